@@ -1,0 +1,7 @@
+"""Scaling laws: declared forms, fits that converge, held-out error.
+
+In: arrays of parameters, tokens, recurrence and loss. Out: fits, predictions and how good
+they are. Functions of arrays and tables only: no store, no files, no clock.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,240 @@
+"""From tracked curves to the points of a fit: smoothed, cut to the window, thinned.
+
+Order matters and is fixed. Points that are not finite go first; then the moving average, over
+logged points, of the whole curve; then the window; then the thinning. So neither the window
+nor the thinning changes what a point is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from suite.errors import InputError, SuiteError
+from suite.laws.forms import Form, get_form
+from suite.study import LawSpec
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitPoints:
+    """Points of several runs' curves, run after run, by tokens within a run.
+
+    Attributes:
+        run_ids: runs that gave points.
+        run: index of each point's run in ``run_ids`` [points].
+        parameters: N of each point's run [points].
+        tokens: tokens trained on [points].
+        recurrence: T_m of each point's run [points].
+        loss: smoothed loss in nats [points].
+        held_out: whether the point is kept from the fit [points].
+        num_dropped: logged points that were not finite.
+        excluded: runs that gave no point.
+        warnings: what was dropped or excluded, in plain sentences.
+    """
+
+    run_ids: tuple[str, ...]
+    run: NDArray[np.intp]
+    parameters: Array
+    tokens: Array
+    recurrence: Array
+    loss: Array
+    held_out: NDArray[np.bool_]
+    num_dropped: int
+    excluded: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def variables(self, mask: NDArray[np.bool_] | None = None) -> dict[str, Array]:
+        """Columns by name, as a law reads them; of the points in ``mask``, or of all."""
+        chosen = slice(None) if mask is None else mask
+        return {
+            "parameters": self.parameters[chosen],
+            "tokens": self.tokens[chosen],
+            "recurrence": self.recurrence[chosen],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cell:
+    """One row of the cells table."""
+
+    run_id: str
+    parameters: float
+    recurrence: float
+    held_out: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Curve:
+    """Prepared points of one cell."""
+
+    cell: _Cell
+    tokens: Array
+    loss: Array
+
+
+def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> FitPoints:
+    """Points of the fit, and of its held-out test, from tracked curves.
+
+    - Points that are NaN or infinite are dropped and counted; so is the point at 0 tokens, an
+      evaluation before training, silently: laws diverge there.
+    - ``law.smoothing``: see ``moving_average``.
+    - ``law.fit_from``: points before this share of the run's last logged tokens are left out.
+    - ``law.points_per_curve``: see ``evenly_spaced``.
+
+    Args:
+        cells: one row a run: ``run_id``, ``parameters`` (N), ``recurrence``, ``held_out``.
+        curves: live points of one metric: ``run_id``, ``step`` (tokens), ``value``; points of
+            runs that are not in ``cells`` are ignored.
+        law: settings of the fit.
+
+    Raises:
+        InputError: a loss is not positive (key ``law.metric``), or what ``law.hold_out``
+            leaves cannot determine the law.
+        SuiteError: no run has a finite point to fit.
+    """
+    rows = cells.select("run_id", "parameters", "recurrence", "held_out").iter_rows(named=True)
+    planned = [_Cell(**row) for row in rows]
+    if planned and all(cell.held_out for cell in planned):
+        raise InputError(
+            f"all {len(planned)} cells are held out; the law needs some to be fitted on",
+            key="law.hold_out",
+        )
+    logged = curves.select("run_id", "step", "value").partition_by("run_id", as_dict=True)
+    nothing = pl.DataFrame(schema={"run_id": pl.String, "step": pl.Int64, "value": pl.Float64})
+    usable: list[_Curve] = []
+    excluded: list[str] = []
+    warnings: list[str] = []
+    num_dropped = 0
+    for cell in planned:
+        points = logged.get((cell.run_id,), nothing).sort("step")
+        finite = points.filter(pl.col("value").is_finite())
+        dropped = len(points) - len(finite)
+        num_dropped += dropped
+        if dropped:
+            warnings.append(
+                f"run {cell.run_id}: {dropped} of {len(points)} points of {law.metric} are not "
+                f"finite and were dropped"
+            )
+        last = int(points["step"][-1]) if len(points) else 0
+        curve = _prepare(cell, finite, last, law)
+        if len(curve.loss):
+            usable.append(curve)
+        else:
+            excluded.append(cell.run_id)
+            warnings.append(
+                f"run {cell.run_id} was left out: {law.metric} has no finite point in the window "
+                f"of the fit"
+            )
+    if not any(not curve.cell.held_out for curve in usable):
+        raise SuiteError(
+            f"none of the {len(planned)} cells has a finite {law.metric} in the window of the fit"
+        )
+    _check_hold_out(get_form(law.form), usable)
+    sizes = [len(curve.loss) for curve in usable]
+    return FitPoints(
+        run_ids=tuple(curve.cell.run_id for curve in usable),
+        run=np.repeat(np.arange(len(usable)), sizes),
+        parameters=np.repeat([float(curve.cell.parameters) for curve in usable], sizes),
+        tokens=np.concatenate([curve.tokens for curve in usable]),
+        recurrence=np.repeat([float(curve.cell.recurrence) for curve in usable], sizes),
+        loss=np.concatenate([curve.loss for curve in usable]),
+        held_out=np.repeat([curve.cell.held_out for curve in usable], sizes),
+        num_dropped=num_dropped,
+        excluded=tuple(excluded),
+        warnings=tuple(warnings),
+    )
+
+
+def _prepare(cell: _Cell, finite: pl.DataFrame, last: int, law: LawSpec) -> _Curve:
+    """Smooth, cut and thin the finite points of one run, by tokens; ``last`` is its last step."""
+    tokens = finite["step"].to_numpy().astype(np.float64)
+    loss = finite["value"].to_numpy().astype(np.float64)
+    if (loss <= 0).any():
+        row = int(np.argmax(loss <= 0))
+        raise InputError(
+            f"{law.metric} is {loss[row]:g} at {tokens[row]:.0f} tokens of run {cell.run_id}; a "
+            f"law needs positive losses (objective.form 'kl' logs a loss that is never negative)",
+            key="law.metric",
+        )
+    loss = moving_average(loss, law.smoothing)
+    window = (tokens > 0) & (tokens >= law.fit_from * last)
+    tokens, loss = tokens[window], loss[window]
+    kept = evenly_spaced(tokens, law.points_per_curve)
+    return _Curve(cell=cell, tokens=tokens[kept], loss=loss[kept])
+
+
+def _check_hold_out(form: Form, usable: list[_Curve]) -> None:
+    """Refuse a hold-out that leaves a variable of the law with one level, or too few points."""
+    fitted = [curve.cell for curve in usable if not curve.cell.held_out]
+    if len(fitted) == len(usable):
+        return
+    for name in form.variables:
+        if name == "tokens":
+            continue
+        left = {getattr(cell, name) for cell in fitted}
+        everything = {getattr(curve.cell, name) for curve in usable}
+        if len(left) == 1 and len(everything) > 1:
+            raise InputError(
+                f"only cells with {name} {left.pop():g} are left to fit, and the law "
+                f"{form.name!r} needs at least two levels of it; hold out fewer cells",
+                key="law.hold_out",
+            )
+    points = sum(len(curve.loss) for curve in usable if not curve.cell.held_out)
+    if points < len(form.symbols):
+        raise InputError(
+            f"{points} points are left to fit, and the law {form.name!r} has "
+            f"{len(form.symbols)} parameters; hold out fewer cells",
+            key="law.hold_out",
+        )
+
+
+def moving_average(values: Array, width: int) -> Array:
+    """Centred moving average over ``width`` points.
+
+    Centred, so that a falling curve is not shifted to later tokens, as a trailing average
+    shifts it. Near either end the window shrinks on both sides alike and stays centred: the
+    first and the last point are their own averages, and a straight line stays as it is. An even
+    width counts the two outermost points half.
+
+    Args:
+        values: [points], finite.
+        width: points in the window; 1 changes nothing.
+    """
+    if width == 1 or len(values) < 3:
+        return values
+    # Point i fills the stretch from i to i + 1 of a step function, whose integral is piecewise
+    # linear: any window, of any real width, is a difference of two values of it.
+    mean = values.mean()
+    borders = np.arange(len(values) + 1)
+    integral = np.concatenate([[0.0], np.cumsum(values - mean)])
+    centre = borders[:-1] + 0.5
+    half = np.minimum(width / 2, np.minimum(centre, len(values) - centre))
+    rise = np.interp(centre + half, borders, integral) - np.interp(centre - half, borders, integral)
+    smooth: Array = mean + rise / (2 * half)
+    return smooth
+
+
+def evenly_spaced(tokens: Array, count: int) -> NDArray[np.intp]:
+    """Indices of at most ``count`` points, evenly spaced in tokens, first and last among them.
+
+    For each of ``count`` equally spaced marks the nearest point is kept, the earlier of two
+    that are equally near; where points are sparse, fewer remain.
+
+    Args:
+        tokens: increasing [points].
+        count: at least 2.
+    """
+    if len(tokens) <= count:
+        return np.arange(len(tokens))
+    marks = np.linspace(tokens[0], tokens[-1], count)
+    after = np.clip(np.searchsorted(tokens, marks), 1, len(tokens) - 1)
+    nearer_before = marks - tokens[after - 1] <= tokens[after] - marks
+    return np.unique(np.where(nearer_before, after - 1, after))

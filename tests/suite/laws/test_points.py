@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.errors import InputError, SuiteError
+from suite.laws.points import evenly_spaced, moving_average, prepare_points
+from suite.study import LawSpec
+
+PLAIN = LawSpec(form="chinchilla", fit_from=0.0)
+
+
+def cells(*rows: tuple[str, int, int, bool]) -> pl.DataFrame:
+    return pl.DataFrame(
+        rows, schema=["run_id", "parameters", "recurrence", "held_out"], orient="row"
+    )
+
+
+def curves(**values: list[tuple[int, float]]) -> pl.DataFrame:
+    rows = [(run, step, value) for run, points in values.items() for step, value in points]
+    schema = {"run_id": pl.String, "step": pl.Int64, "value": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def falling(count: int, top: float = 5.0) -> list[tuple[int, float]]:
+    return [(100 * i, top - 0.01 * i) for i in range(1, count + 1)]
+
+
+TWO = cells(("a", 1000, 2, False), ("b", 2000, 4, False))
+SIX = cells(*((f"r{n}{t}", n, t, False) for n in (1000, 2000, 4000) for t in (2, 4)))
+
+
+def test_points_carry_the_settings_of_their_run() -> None:
+    found = prepare_points(TWO, curves(b=falling(3, 4.0), a=falling(2), other=falling(9)), PLAIN)
+    assert found.run_ids == ("a", "b")
+    assert found.run.tolist() == [0, 0, 1, 1, 1]
+    assert found.parameters.tolist() == [1000, 1000, 2000, 2000, 2000]
+    assert found.recurrence.tolist() == [2, 2, 4, 4, 4]
+    assert found.tokens.tolist() == [100, 200, 100, 200, 300]
+    assert found.loss.tolist() == [4.99, 4.98, 3.99, 3.98, 3.97]
+    assert not found.held_out.any()
+    assert (found.num_dropped, found.excluded, found.warnings) == (0, (), ())
+    assert len(found) == 5
+
+
+def test_variables_are_the_columns_a_law_reads() -> None:
+    table = cells(("a", 1000, 2, False), ("b", 2000, 4, False), ("c", 4000, 4, True))
+    logged = curves(a=falling(4), b=falling(4), c=falling(2))
+    found = prepare_points(table, logged, PLAIN)
+    assert set(found.variables()) == {"parameters", "tokens", "recurrence"}
+    held_out = found.variables(found.held_out)
+    assert held_out["parameters"].tolist() == [4000, 4000]
+    assert held_out["tokens"].tolist() == [100, 200]
+    assert found.variables(~found.held_out)["recurrence"].tolist() == [2] * 4 + [4] * 4
+
+
+def test_the_window_opens_at_a_share_of_each_runs_own_tokens() -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.25)
+    found = prepare_points(TWO, curves(a=falling(8), b=falling(4)), law)
+    assert found.tokens[found.run == 0].tolist() == [200, 300, 400, 500, 600, 700, 800]
+    assert found.tokens[found.run == 1].tolist() == [100, 200, 300, 400]
+
+
+def test_the_point_before_training_is_never_fitted() -> None:
+    found = prepare_points(TWO, curves(a=[(0, 9.0), *falling(3)], b=falling(3)), PLAIN)
+    assert found.tokens.min() == 100
+    assert found.warnings == ()
+
+
+def test_smoothing_sees_the_points_before_the_window() -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.5, smoothing=3)
+    logged = [(100, 9.0), (200, 6.0), (300, 3.0), (400, 2.5), (500, 2.0)]
+    found = prepare_points(TWO, curves(a=logged, b=falling(5)), law)
+    first = found.loss[found.run == 0]
+    np.testing.assert_allclose(first, [(6 + 3 + 2.5) / 3, (3 + 2.5 + 2) / 3, 2.0])
+
+
+def test_points_that_are_not_finite_are_dropped_before_smoothing_and_counted() -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.0, smoothing=3)
+    logged = [(100, 3.0), (200, math.nan), (300, 2.0), (400, math.inf), (500, 1.0)]
+    found = prepare_points(TWO, curves(a=logged, b=falling(3)), law)
+    assert found.tokens[found.run == 0].tolist() == [100, 300, 500]
+    np.testing.assert_allclose(found.loss[found.run == 0], [3.0, 2.0, 1.0])
+    assert found.num_dropped == 2
+    assert found.warnings == (
+        "run a: 2 of 5 points of train/total_loss are not finite and were dropped",
+    )
+
+
+@pytest.mark.parametrize(
+    "diverged",
+    [
+        [],
+        [(100, math.nan), (200, math.nan)],
+        # Finite only before the window: the run's last tokens are those of its last point.
+        [(100, 3.0), *((100 * i, math.nan) for i in range(2, 12))],
+    ],
+)
+def test_a_run_without_finite_points_in_the_window_is_left_out(
+    diverged: list[tuple[int, float]],
+) -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.1)
+    table = cells(("a", 1000, 2, False), ("b", 2000, 4, False), ("c", 3000, 4, False))
+    found = prepare_points(table, curves(a=falling(3), b=diverged, c=falling(3)), law)
+    assert found.run_ids == ("a", "c")
+    assert found.run.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.excluded == ("b",)
+    assert found.warnings[-1].startswith("run b was left out")
+
+
+def test_thinning_comes_last_and_keeps_both_ends() -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.1, points_per_curve=4)
+    found = prepare_points(TWO, curves(a=falling(1000, 20.0), b=falling(3)), law)
+    assert found.tokens[found.run == 0].tolist() == [10_000, 40_000, 70_000, 100_000]
+    assert found.tokens[found.run == 1].tolist() == [100, 200, 300]
+
+
+def test_no_usable_run_is_a_failure_of_the_study() -> None:
+    broken = curves(a=[(100, math.nan)], b=[(100, math.inf)])
+    with pytest.raises(SuiteError, match="none of the 2 cells has a finite train/total_loss") as e:
+        prepare_points(TWO, broken, PLAIN)
+    assert e.value.exit_code == 1
+
+
+def test_a_loss_that_is_not_positive_is_refused_by_run_and_tokens() -> None:
+    logged = curves(a=falling(3), b=[(100, 0.5), (200, -0.25)])
+    with pytest.raises(InputError, match=r"is -0.25 at 200 tokens of run b") as e:
+        prepare_points(TWO, logged, PLAIN)
+    assert e.value.key == "law.metric"
+
+
+@pytest.mark.parametrize(
+    ("held_out", "law", "message"),
+    [
+        (lambda n, t: True, {}, "all 6 cells are held out"),
+        (lambda n, t: n > 1000, {}, "only cells with parameters 1000 are left"),
+        (lambda n, t: t == 4, {}, "only cells with recurrence 2 are left"),
+        (
+            lambda n, t: n == 4000 or (n, t) in {(1000, 4), (2000, 2)},
+            {"points_per_curve": 4},
+            "8 points are left to fit, and the law 'looplm_total' has 10 parameters",
+        ),
+    ],
+)
+def test_a_hold_out_that_leaves_too_little_is_refused(
+    held_out: Any, law: dict[str, Any], message: str
+) -> None:
+    table = SIX.with_columns(
+        held_out=pl.Series([held_out(n, t) for _, n, t, _ in SIX.rows()], dtype=pl.Boolean)
+    )
+    logged = curves(**{run: falling(20) for run in SIX["run_id"]})
+    with pytest.raises(InputError, match=message) as e:
+        prepare_points(table, logged, LawSpec(fit_from=0.0, **law))
+    assert e.value.key == "law.hold_out"
+
+
+def test_a_law_that_does_not_read_recurrence_may_lose_it() -> None:
+    table = SIX.with_columns(held_out=pl.col("recurrence") == 4)
+    logged = curves(**{run: falling(20) for run in SIX["run_id"]})
+    found = prepare_points(table, logged, PLAIN)
+    assert found.held_out.sum() == 60
+
+
+def test_a_single_level_without_hold_out_is_left_to_the_fit() -> None:
+    one = cells(("a", 1000, 2, False), ("b", 2000, 2, False), ("c", 4000, 2, True))
+    found = prepare_points(one, curves(a=falling(20), b=falling(20), c=falling(20)), LawSpec())
+    assert set(found.recurrence) == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (1, [8.0, 4.0, 2.0, 1.0, 5.0]),
+        (2, [8.0, (4 + 2 * 4 + 1) / 4 + 1.25, 9 / 4, 9 / 4, 5.0]),
+        (3, [8.0, 14 / 3, 7 / 3, 8 / 3, 5.0]),
+        (4, [8.0, 14 / 3, (8 / 2 + 4 + 2 + 1 + 5 / 2) / 4, 8 / 3, 5.0]),
+        (5, [8.0, 14 / 3, 4.0, 8 / 3, 5.0]),
+        (99, [8.0, 14 / 3, 4.0, 8 / 3, 5.0]),
+    ],
+)
+def test_moving_average_by_hand(width: int, expected: list[float]) -> None:
+    found = moving_average(np.array([8.0, 4.0, 2.0, 1.0, 5.0]), width)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@given(
+    width=st.integers(1, 60),
+    count=st.integers(1, 40),
+    level=st.floats(0.1, 20),
+    slope=st.floats(-1, 1),
+)
+def test_moving_average_leaves_a_straight_line_alone(
+    width: int, count: int, level: float, slope: float
+) -> None:
+    line = level + slope * np.arange(count)
+    np.testing.assert_allclose(moving_average(line, width), line, rtol=1e-9, atol=1e-9)
+
+
+@given(steps=st.lists(st.integers(1, 1000), min_size=1, max_size=300), count=st.integers(2, 50))
+def test_evenly_spaced_keeps_the_ends_and_never_too_many(steps: list[int], count: int) -> None:
+    tokens = np.cumsum(steps).astype(float)
+    kept = evenly_spaced(tokens, count)
+    assert len(kept) <= max(count, 1)
+    assert kept[0] == 0
+    assert kept[-1] == len(tokens) - 1
+    assert np.all(np.diff(kept) > 0)
+    if len(tokens) <= count:
+        assert len(kept) == len(tokens)
+    else:
+        # No mark is further from a kept point than from the nearest point there is.
+        marks = np.linspace(tokens[0], tokens[-1], count)
+        distance = np.abs(marks[:, None] - tokens)
+        np.testing.assert_allclose(distance[:, kept].min(axis=1), distance.min(axis=1))
