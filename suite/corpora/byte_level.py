@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.corpora._atomic import write_atomically
+from suite.atomic import write_atomically
 from suite.errors import InputError
 
 if TYPE_CHECKING:

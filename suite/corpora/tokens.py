@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suite.corpora._atomic import write_atomically
+from suite.atomic import write_atomically
 from suite.corpora.documents import Corpus, Split
 from suite.corpora.tokenizers import Tokenizer
 from suite.errors import InputError

@@ -166,7 +166,7 @@ def _pair(
 ) -> ParityPairs:
     real = tracked.curve(cell.run_id, tracked.loss_metric)
     steps, in_real, in_predicted = np.intersect1d(real.step, predicted.step, return_indices=True)
-    window = steps > fit_from * (real.last_step or 0)
+    window = (steps > 0) & (steps >= fit_from * (real.last_step or 0))
     held_out = tracked.law is not None and cell.cell in tracked.law.held_out
     return ParityPairs(
         real=real.select(in_real[window]),

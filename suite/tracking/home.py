@@ -29,8 +29,16 @@ class Home:
 
     @classmethod
     def at(cls, root: str | Path | None = None) -> Home:
-        """The home at ``root``, else at ``SUITE_HOME``, else at ``./mlruns``."""
+        """The home at ``root``, else at ``SUITE_HOME``, else at ``./mlruns``.
+
+        Raises:
+            InputError: if the path cannot be part of a database address.
+        """
         chosen = Path(root or os.environ.get("SUITE_HOME") or "mlruns").expanduser().absolute()
+        if "?" in str(chosen):  # what follows would be read as options of the database
+            raise InputError(
+                f"the home {chosen} has '?' in its path; choose another with --home or SUITE_HOME"
+            )
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{chosen / 'mlflow.db'}"
         return cls(root=chosen, tracking_uri=uri)
 
@@ -119,19 +127,5 @@ def _read_holder(path: Path) -> str:
     try:
         held = json.loads(path.read_text())
         return f"process {held['pid']} on {held['host']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # being written, or damaged
         return "just started"
-
-
-@contextlib.contextmanager
-def atomic_path(target: Path) -> Iterator[Path]:
-    """A temporary sibling to write to; it replaces ``target``, synced, when the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)

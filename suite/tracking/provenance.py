@@ -60,7 +60,9 @@ class Provenance:
 def capture_provenance() -> Provenance:
     """Read the source tree's and the machine's state, once a process."""
     source = Path(suite.__file__).resolve().parent
-    commit = _git(source, "rev-parse", "HEAD")
+    # an installed copy may lie in somebody else's checkout, whose commit says nothing of it
+    tracked = _git(source, "ls-files", "--error-unmatch", "__init__.py") is not None
+    commit = _git(source, "rev-parse", "HEAD") if tracked else None
     status = _git(source, "status", "--porcelain", "--untracked-files=no")
     return Provenance(
         commit=commit,
@@ -75,7 +77,7 @@ def capture_provenance() -> Provenance:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of git in a folder that tracks this package; none where there is no such checkout."""
+    """Output of git in a folder; none where it fails, or there is no git."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

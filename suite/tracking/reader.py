@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import polars as pl
@@ -56,7 +57,8 @@ def open_reader(home: Home) -> SqlReader:
     """The reader of a home's store.
 
     Raises:
-        InputError: if the store is a server (not readable yet) or does not exist.
+        InputError: if the store is a server (not readable yet), does not exist, or is no MLflow
+            database.
     """
     if home.tracking_uri.startswith(("http:", "https:")):
         raise InputError(
@@ -65,7 +67,9 @@ def open_reader(home: Home) -> SqlReader:
         )
     if home.owns_database and not home.database.exists():
         raise InputError(f"{home.root} holds no runs yet; start with `suite run STUDY`")
-    return SqlReader(home.tracking_uri)
+    reader = SqlReader(home.tracking_uri)
+    reader.check()
+    return reader
 
 
 class SqlReader:
@@ -77,6 +81,23 @@ class SqlReader:
 
     def __init__(self, uri: str) -> None:
         self._engine = sa.create_engine(uri)
+
+    def check(self) -> None:
+        """See that there is an MLflow database.
+
+        Raises:
+            InputError: if there is none.
+        """
+        url, shown = self._engine.url, self._engine.url.render_as_string(hide_password=True)
+        file = url.database if url.get_backend_name() == "sqlite" else None
+        try:
+            # opening a sqlite file that is not there would make it
+            if (file and not Path(file).exists()) or not sa.inspect(self._engine).has_table("runs"):
+                raise InputError(f"{shown} holds no MLflow runs yet; start with `suite run STUDY`")
+        except sa.exc.DBAPIError as error:
+            raise InputError(
+                f"{shown} cannot be read as an MLflow database: {error.orig}"
+            ) from error
 
     def _frame(self, query: str, schema: Schema, **values: object) -> pl.DataFrame:
         statement = sa.text(query)

@@ -16,6 +16,7 @@ from suite.tracking.store import DatasetRecord, Store, flatten, now_ms
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 _BATCH = 1_000
 _FLUSH_EVERY_MS = 5_000  # so that a run can be followed while it goes
+_OF_A_FAILURE = {"suite.failure", "suite.traceback"}  # no longer true of a run that goes on
 
 
 class RunRecorder:
@@ -72,12 +73,11 @@ class RunRecorder:
         """
         provenance = capture_provenance()
         tags = {"suite.kind": kind, "suite.cell": cell, **provenance.to_tags()}
-        fresh = run_id is None
         if run_id is None:
             run_id = store.create_run(study, name=name, tags=tags, parent=parent)
         run = store.client.get_run(run_id)
         earlier = attempts_from_tags(run.data.tags)
-        latest = max((metric.timestamp for metric in run.data._metric_objs), default=0)
+        latest = store.latest_timestamp(run_id) if earlier else 0
         attempt = Attempt(
             number=len(earlier) + 1,
             # clocks may step back between attempts; attribution by time must not
@@ -89,11 +89,12 @@ class RunRecorder:
         )
         key, value = attempt.to_tag()
         store.set_tags(run_id, {**tags, key: value, "suite.attempts": str(attempt.number)})
+        store.drop_tags(run_id, _OF_A_FAILURE & run.data.tags.keys())
         store.set_status(run_id, "RUNNING")
-        if fresh or not run.data.params:
-            store.log_params(run_id, flatten(settings or {}))
+        if not run.data.params:  # last, so that a run which was cut off before it gets all of this
             if datasets:
                 store.log_datasets(run_id, datasets)
+            store.log_params(run_id, flatten(settings or {}))
         return cls(store, run_id, attempt)
 
     def log(self, values: Mapping[str, float], tokens: int) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from suite.atomic import replace_atomically
 from suite.errors import SuiteError
-from suite.tracking.home import Home, atomic_path
+from suite.tracking.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -109,6 +110,27 @@ class Store:
         for start in range(0, len(items), _BATCH):
             self.client.log_batch(run_id, tags=items[start : start + _BATCH])
 
+    def drop_tags(self, run_id: str, keys: Iterable[str]) -> None:
+        """Remove tags that a run has."""
+        for key in sorted(keys):
+            self.client.delete_tag(run_id, key)
+
+    def latest_timestamp(self, run_id: str) -> int:
+        """Time of the newest point of a run, in ms; 0 when it has none.
+
+        The run's latest metrics do not tell: MLflow takes the greatest step for the latest, and
+        a resumed run logs newer points at lower steps.
+        """
+        keys = self.client.get_run(run_id).data.metrics
+        return max(
+            (
+                point.timestamp
+                for key in keys
+                for point in self.client.get_metric_history(run_id, key)
+            ),
+            default=0,
+        )
+
     def log_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Log parameters; the same values again are fine.
 
@@ -157,8 +179,7 @@ class Store:
             self.client.log_artifact(run_id, str(file), folder or None)
             return
         target = self.home.artifacts / uri.removeprefix(_LOCAL_SCHEME) / folder / file.name
-        with atomic_path(target) as temporary:
-            shutil.copyfile(file, temporary)
+        replace_atomically(target, lambda fresh: shutil.copyfile(file, fresh))
 
     def set_status(self, run_id: str, status: str) -> None:
         """Set RUNNING, or end a run as FINISHED, FAILED or KILLED."""

@@ -18,7 +18,7 @@ from suite.corpora import (
     pieces,
     token_stream,
 )
-from suite.corpora._atomic import write_atomically
+from suite.atomic import write_atomically
 from suite.corpora.byte_level import ByteTokenizer
 from suite.errors import InputError
 from suite.study import CorpusSpec

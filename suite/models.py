@@ -1,0 +1,172 @@
+"""Models to calibrate: pretraining cells of the study, hub ids, local folders, GGUF files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suite.corpora.pretrained import pretrained_tokenizer
+from suite.errors import InputError
+from suite.study import KVShape, ModelSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from suite.corpora import Tokenizer
+
+_WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin", "config.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Where a model is loaded from, and what it is.
+
+    Attributes:
+        spec: what the study says.
+        folder: local folder, or none for a hub id.
+        identity: digest of what decides its activations: the fingerprint of its pretraining
+            cell, the digest of its files, or the commit of its hub repository.
+        key: key path in the study file.
+    """
+
+    spec: ModelSpec
+    folder: Path | None
+    identity: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        """What transformers loads it by."""
+        return str(self.folder or self.spec.path)
+
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer.
+
+        Raises:
+            InputError: if it cannot be loaded.
+        """
+        return pretrained_tokenizer(
+            self.name,
+            key=self.key,
+            base=Path(),
+            revision=self.spec.revision,
+            gguf_file=self.spec.gguf_file,
+            trust_remote_code=self.spec.trust_remote_code,
+        )
+
+    def load(self) -> tuple[PreTrainedModel, Tokenizer]:
+        """The model in evaluation mode, and its tokenizer.
+
+        Raises:
+            InputError: if either cannot be loaded.
+        """
+        from transformers import AutoModelForCausalLM
+
+        import lightning_modules.looplm.modeling  # noqa: F401 - registers the looped model
+
+        options = {} if self.spec.gguf_file is None else {"gguf_file": self.spec.gguf_file}
+        tokenizer = self.tokenizer()
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                self.name,
+                revision=self.spec.revision or "main",
+                trust_remote_code=self.spec.trust_remote_code,
+                **options,
+            )
+        except Exception as error:
+            # missing files, unknown classes and lost networks each raise something else
+            raise InputError(
+                f"cannot load the model {self.spec.path or self.name!r}: "
+                f"{type(error).__name__}: {error}; name a causal language model by hub id or "
+                "folder",
+                key=self.key,
+            ) from error
+        model.train(False)
+        return model, tokenizer
+
+
+def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
+    """Locate a checkpoint and digest it, without loading the model.
+
+    Args:
+        spec: a model with ``path``.
+        base: folder that relative paths start from.
+        key: key path in the study file.
+
+    Raises:
+        InputError: if there is no such folder, file or hub repository.
+    """
+    assert spec.path is not None
+    folder = base / Path(spec.path).expanduser()
+    if spec.gguf_file is not None:
+        for package in ("gguf", "accelerate"):
+            if importlib.util.find_spec(package) is None:
+                raise InputError(
+                    f"GGUF files need the package {package}; "
+                    "install the extra: pip install 'loopkv-suite[gguf]'",
+                    key=f"{key}.gguf_file",
+                )
+        if folder.is_dir() and not (folder / spec.gguf_file).is_file():
+            raise InputError(f"no file {spec.gguf_file!r} in {folder}", key=f"{key}.gguf_file")
+    if folder.is_dir():
+        return ModelSource(
+            spec=spec, folder=folder, identity=_digest(folder, spec.gguf_file), key=key
+        )
+    if spec.path.startswith((".", "/", "~")):
+        raise InputError(
+            f"there is no folder {spec.path!r}, seen from {base}; give a folder or a hub id",
+            key=f"{key}.path",
+        )
+    return ModelSource(spec=spec, folder=None, identity=_hub_commit(spec, key), key=key)
+
+
+def _digest(folder: Path, gguf_file: str | None) -> str:
+    """Digest of the files that decide a model's activations."""
+    patterns = (gguf_file,) if gguf_file else _WEIGHTS
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in patterns for file in folder.glob(pattern)}):
+        digest.update(file.name.encode() + b"\0")
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def _hub_commit(spec: ModelSpec, key: str) -> str:
+    if spec.revision and re.fullmatch(r"[0-9a-f]{40}", spec.revision):
+        return spec.revision
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(
+            str(spec.path),
+            revision=spec.revision or "main",
+            trust_remote_code=spec.trust_remote_code,
+        )
+    except Exception as error:
+        raise InputError(
+            f"cannot find the model {spec.path!r} on the hub ({type(error).__name__}); give a hub "
+            "id that exists, a local folder, or set revision to a commit that is cached",
+            key=f"{key}.path",
+        ) from error
+    return str(config._commit_hash)
+
+
+def check_shape(declared: KVShape | None, *, key_width: int, key: str) -> None:
+    """Refuse a declared shape that the loaded model does not have.
+
+    Raises:
+        InputError: naming both widths.
+    """
+    if declared is None:
+        return
+    width = declared.layers * declared.heads * declared.head_dim
+    if width != key_width:
+        raise InputError(
+            f"declares {width} features (layers x heads x head_dim), the loaded model has "
+            f"{key_width}",
+            key=f"{key}.shape",
+        )

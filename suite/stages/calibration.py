@@ -1,0 +1,126 @@
+"""The calibration stage: models x calibration corpora x niter, each over all budgets."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from suite.cells import Cell, calibration_cell, pretraining_cells
+from suite.models import ModelSource, find_checkpoint
+from suite.stages.context import StageContext
+from suite.stages.moments import MomentsCache
+from suite.stages.pretraining import model_folder
+from suite.study import CalibrationSpec, Niter
+from suite.tracking.recorder import RunRecorder
+
+
+def run_calibration(context: StageContext) -> None:
+    """Calibrate what is missing."""
+    spec = context.study.calibration
+    if spec is None:
+        return
+    tracked = context.tracked("calibration")
+    cache = MomentsCache(context, spec)
+    for source in model_sources(context, spec):
+        for corpus in spec.calibrate_on:
+            for niter in spec.niter:
+                cell = calibration_cell(
+                    context.materials,
+                    spec,
+                    source.spec,
+                    identity=source.identity,
+                    corpus=corpus,
+                    niter=niter,
+                )
+                found = tracked.get(cell.fingerprint)
+                if found is not None and found.settled:
+                    continue
+                context.stop.check()
+                names = dict.fromkeys([corpus, *spec.evaluate_on])
+                recorder = context.begin(
+                    cell,
+                    found,
+                    device=spec.trainer.accelerator,
+                    datasets=[
+                        context.materials.dataset(
+                            name, "calibration" if name == corpus else "evaluation"
+                        )
+                        for name in names
+                    ],
+                )
+                _calibrate(context, cache, source, corpus, niter, cell, recorder)
+
+
+def model_sources(context: StageContext, spec: CalibrationSpec) -> list[ModelSource]:
+    """The models of the stage that can be calibrated; a cell that failed is left out, and said.
+
+    Raises:
+        InputError: if a checkpoint does not exist.
+    """
+    pretrained = pretraining_cells(context.materials)
+    tracked = context.tracked("pretraining")
+    sources = []
+    for position, model in enumerate(spec.models):
+        key = f"calibration.models[{position}]"
+        if model.size is None:
+            sources.append(find_checkpoint(model, base=context.materials.base, key=key))
+            continue
+        assert model.recurrence is not None
+        cell = pretrained[model.size, model.recurrence]
+        found = tracked.get(cell.fingerprint)
+        if found is None or found.status != "FINISHED":
+            context.failures[f"calibrate {model.size} Tm={model.recurrence}"] = (
+                f"its cell {cell.name!r} did not finish"
+            )
+            continue
+        sources.append(
+            ModelSource(
+                spec=model,
+                folder=model_folder(context, found.run_id),
+                identity=cell.fingerprint,
+                key=key,
+            )
+        )
+    return sources
+
+
+def _calibrate(
+    context: StageContext,
+    cache: MomentsCache,
+    source: ModelSource,
+    corpus: str,
+    niter: Niter,
+    cell: Cell,
+    recorder: RunRecorder,
+) -> None:
+    from lightning_modules.kv.solve import calibrate
+
+    spec = context.study.calibration
+    assert spec is not None
+
+    def work() -> None:
+        cache.ensure(source, corpus, budgets=spec.budgets, evaluate_on=spec.evaluate_on)
+        evaluation = {name: cache.evaluation(source, name) for name in spec.evaluate_on}
+        with context.display.task(cell.name, len(spec.budgets)) as advance:
+            for done, budget in enumerate(spec.budgets, start=1):
+                moments = cache.at(source, corpus, budget)
+                solved = calibrate(moments, rank=spec.rank, niter=niter, seed=context.study.seed)
+                recorder.log(
+                    {
+                        **solved.errors(evaluation),
+                        "calibration/seconds": solved.seconds,
+                        "calibration/rank": solved.key.rank,
+                        "speed/tokens_per_second": budget / moments.seconds,
+                    },
+                    budget,
+                )
+                advance(done, f"{budget:,} tokens")
+                context.stop.check()
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in ("key", "value"):
+                file = Path(folder) / f"{kind}.safetensors"
+                getattr(solved, kind).save(file)
+                recorder.log_artifact(file, "basis")
+
+    if context.attempt(cell, recorder, work):
+        context.display.note(f"done    {cell.name}")

@@ -1,0 +1,145 @@
+"""What every stage is given, and how it finds what is already done."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from suite.cells import Cell
+from suite.errors import SuiteError
+from suite.materials import Materials
+from suite.progress import Display
+from suite.stopping import StopFlag, StopRequested
+from suite.study import Study
+from suite.tracking.home import Home
+from suite.tracking.reader import Reader, open_reader
+from suite.tracking.recorder import RunRecorder
+from suite.tracking.store import DatasetRecord, Store
+
+SETTLED_TAG = "suite.settled"
+"""Set on FAILED runs that would fail again: the cell is not run a second time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedCell:
+    """What the store knows of a cell.
+
+    Attributes:
+        run_id: its run.
+        status: MLflow's status.
+        settled: whether there is nothing left to do for it.
+    """
+
+    run_id: str
+    status: str
+    settled: bool
+
+
+@dataclass(kw_only=True)
+class StageContext:
+    """The working state of one ``suite run``.
+
+    Attributes:
+        study: the study.
+        home: the home.
+        materials: corpora and tokenizers.
+        display: progress.
+        stop: set by SIGINT and SIGTERM.
+        failures: names of cells that failed, with the reason.
+    """
+
+    study: Study
+    home: Home
+    materials: Materials
+    display: Display
+    stop: StopFlag
+    failures: dict[str, str] = field(default_factory=dict)
+    _store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The write side, opened at first use: a run with nothing to do never loads mlflow."""
+        if self._store is None:
+            self._store = Store(self.home)
+        return self._store
+
+    @property
+    def reader(self) -> Reader:
+        """The read side; opening it creates the store when there is none."""
+        if self.home.owns_database and not self.home.database.exists():
+            _ = self.store
+        return open_reader(self.home)
+
+    def tracked(self, kind: str) -> dict[str, TrackedCell]:
+        """Cells of one kind in the store, by fingerprint; the newest run of each."""
+        runs = self.reader.runs(self.study.name).filter(
+            pl.col("kind") == kind, pl.col("cell").is_not_null()
+        )
+        tags = self.reader.tags(runs["run_id"].to_list())
+        settled = set(tags.filter(pl.col("key") == SETTLED_TAG)["run_id"].to_list())
+        return {
+            row["cell"]: TrackedCell(
+                run_id=row["run_id"],
+                status=row["status"],
+                settled=row["status"] == "FINISHED"
+                or (row["status"] == "FAILED" and row["run_id"] in settled),
+            )
+            for row in runs.iter_rows(named=True)
+        }
+
+    def begin(
+        self,
+        cell: Cell,
+        tracked: TrackedCell | None,
+        *,
+        resumed_from: int = -1,
+        device: str = "cpu",
+        parent: str | None = None,
+        datasets: list[DatasetRecord] | None = None,
+    ) -> RunRecorder:
+        """Open the run of a cell, or go on in it, as a new attempt."""
+        return RunRecorder.begin(
+            self.store,
+            study=self.study.name,
+            name=cell.name,
+            kind=cell.kind,
+            cell=cell.fingerprint,
+            run_id=tracked.run_id if tracked else None,
+            resumed_from=resumed_from,
+            device=device,
+            parent=parent,
+            settings=cell.parameters,
+            datasets=datasets,
+        )
+
+    def attempt(self, cell: Cell, recorder: RunRecorder, work: Callable[[], None]) -> bool:
+        """Do a cell's work and end its run truthfully.
+
+        Returns:
+            Whether it finished; a failure is recorded and the study goes on.
+
+        Raises:
+            StopRequested: if a signal stopped it, after the run has ended as KILLED.
+        """
+        try:
+            work()
+            self.stop.check()
+        except (StopRequested, KeyboardInterrupt):
+            recorder.end("KILLED")
+            raise
+        except Exception as error:
+            settled = getattr(error, "settles_cell", False)
+            if settled:
+                recorder.set_tags({SETTLED_TAG: "true"})
+            expected = settled or isinstance(error, SuiteError)
+            reason = str(error) if expected else f"{type(error).__name__}: {error}"
+            recorder.set_tags({"suite.traceback": traceback.format_exc()[-7_500:]})
+            recorder.end("FAILED", failure=reason)
+            self.failures[cell.name] = reason
+            self.display.note(f"FAILED  {cell.name}: {reason}")
+            return False
+        recorder.end("FINISHED")
+        return True

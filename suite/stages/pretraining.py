@@ -1,0 +1,232 @@
+"""The pretraining stage: every size x recurrence that is not finished, resumed where cut off."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_modules.looplm.sizes import resolve
+from lightning_modules.schedule import PretrainingPlan
+from suite.cells import Cell, pretraining_cells
+from suite.corpora.tokens import Tokens
+from suite.errors import SuiteError
+from suite.stages.context import StageContext, TrackedCell
+from suite.stopping import StopRequested
+from suite.study import PretrainingSpec, SizeSpec
+from suite.tracking.recorder import RunRecorder
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+
+def run_pretraining(context: StageContext) -> None:
+    """Train what is missing.
+
+    Raises:
+        InputError: if the corpus is too small, or the batch does not divide over the devices.
+    """
+    spec = context.study.pretraining
+    if spec is None:
+        return
+    cells = pretraining_cells(context.materials)
+    tracked = context.tracked("pretraining")
+    missing = {
+        key: cell
+        for key, cell in cells.items()
+        if cell.fingerprint not in tracked or not tracked[cell.fingerprint].settled
+    }
+    if not missing:
+        return
+    windows = _windows(context, spec)
+    sizes = {size.name: size for size in spec.sizes}
+    for number, ((size, recurrence), cell) in enumerate(missing.items(), start=1):
+        context.stop.check()
+        label = f"{cell.name} ({number} of {len(missing)})"
+        _train(
+            context, windows, sizes[size], recurrence, cell, tracked.get(cell.fingerprint), label
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Windows:
+    """Windows of the study, shared by all its cells.
+
+    Attributes:
+        training: [windows, sequence_length + 1].
+        held_out: the windows that every evaluation uses.
+        bytes_per_token: UTF-8 bytes a token of the held-out windows.
+    """
+
+    training: Tokens
+    held_out: Tokens
+    bytes_per_token: float
+
+
+def _windows(context: StageContext, spec: PretrainingSpec) -> _Windows:
+    length, key = spec.sequence_length, "pretraining.sequence_length"
+    held_out = context.materials.stream("held_out")
+    windows = held_out.windows(length, key=key)[: max(spec.evaluation_tokens // length, 1)]
+    tokens = len(windows) * length
+    return _Windows(
+        training=context.materials.stream("train").windows(length, key=key),
+        held_out=windows,
+        bytes_per_token=held_out.bytes_of_first(tokens) / tokens,
+    )
+
+
+def model_folder(context: StageContext, run_id: str) -> Path:
+    """Where a finished cell's model and tokenizer lie."""
+    return context.home.checkpoints / run_id / "model"
+
+
+def _train(
+    context: StageContext,
+    windows: _Windows,
+    size: SizeSpec,
+    recurrence: int,
+    cell: Cell,
+    tracked: TrackedCell | None,
+    label: str,
+) -> None:
+    import lightning
+
+    from lightning_modules.callbacks import ProgressReport, TokenCheckpoint, newest_checkpoint
+    from lightning_modules.pretraining import LoopLMPretraining
+    from lightning_modules.pretraining_data import PretrainingData
+    from suite.tracking.logger import TokenLogger
+
+    spec = context.study.pretraining
+    assert spec is not None
+    plan = PretrainingPlan.of(spec)
+    tokenizer = context.materials.tokenizer()
+    resumed = None
+    if tracked is not None:
+        resumed = newest_checkpoint(context.home.checkpoints / tracked.run_id)
+    recorder = context.begin(
+        cell,
+        tracked,
+        resumed_from=resumed[1] if resumed else -1,
+        device=_device_name(spec),
+        datasets=[context.materials.dataset(spec.corpus, "training")],
+    )
+    folder = context.home.checkpoints / recorder.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+
+    with context.display.task(label, plan.tokens) as advance:
+
+        def work() -> None:
+            lightning.seed_everything(context.study.seed, workers=True, verbose=False)
+            module = LoopLMPretraining(
+                shape=resolve(size, vocab_size=tokenizer.vocab_size),
+                recurrence=recurrence,
+                sequence_length=spec.sequence_length,
+                bytes_per_token=windows.bytes_per_token,
+                objective=spec.objective,
+                optimizer=spec.optimizer,
+                plan=plan,
+                branch_gain=spec.branch_gain,
+                gate_bias=spec.gate_bias,
+            )
+            trainer = _trainer(context, spec, plan, recorder)
+            trainer.callbacks += [  # type: ignore[attr-defined]
+                TokenCheckpoint(folder, context.stop),
+                ProgressReport(lambda tokens, loss: advance(tokens, f"loss {loss:.3f}")),
+            ]
+            trainer.logger = TokenLogger(recorder)
+            data = PretrainingData(
+                windows.training,
+                windows.held_out,
+                batch_size=spec.batch_size,
+                micro_batch_size=_micro_batch(spec, trainer.world_size),
+                seed=context.study.seed,
+                num_workers=spec.trainer.num_workers,
+            )
+            trainer.fit(
+                module,
+                datamodule=data,
+                ckpt_path=resumed[0] if resumed else None,
+                weights_only=True,
+            )
+            if context.stop.requested:
+                raise StopRequested
+            if module.evaluated_at != plan.tokens:
+                trainer.validate(module, datamodule=data, verbose=False)
+            if trainer.is_global_zero:
+                module.model.save_pretrained(folder / "model")
+                tokenizer.save(folder / "model")
+
+        finished = context.attempt(cell, recorder, work)
+    if finished:
+        for path in folder.glob("tokens-*"):
+            path.unlink()
+        context.display.note(f"done    {cell.name}")
+
+
+def _trainer(
+    context: StageContext, spec: PretrainingSpec, plan: PretrainingPlan, recorder: RunRecorder
+) -> Trainer:
+    from lightning.pytorch import Trainer
+
+    quiet_lightning()
+    settings = spec.trainer
+    trainer = Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.num_nodes,
+        strategy=settings.strategy,
+        precision=settings.precision,
+        max_steps=plan.steps,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+        use_distributed_sampler=False,
+        inference_mode=False,
+        default_root_dir=context.home.checkpoints,
+    )
+    micro = _micro_batch(spec, trainer.world_size)
+    trainer.accumulate_grad_batches = spec.batch_size // trainer.world_size // micro
+    trainer.val_check_interval = plan.evaluate_every * trainer.accumulate_grad_batches
+    return trainer
+
+
+def _micro_batch(spec: PretrainingSpec, world_size: int) -> int:
+    share, rest = divmod(spec.batch_size, world_size)
+    micro = spec.micro_batch_size or share
+    if rest or share % micro:
+        raise SuiteError(
+            f"pretraining.batch_size = {spec.batch_size} does not divide over {world_size} devices "
+            f"in micro-batches of {micro}; choose a multiple of {world_size * micro}"
+        )
+    return micro
+
+
+def _device_name(spec: PretrainingSpec) -> str:
+    settings = spec.trainer
+    return f"{settings.accelerator} x {settings.devices} x {settings.num_nodes}"
+
+
+def quiet_lightning() -> None:
+    """Keep libraries from talking about what the suite decides itself."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in _DECIDED_HERE:
+        warnings.filterwarnings("ignore", message=message)
+
+
+_DECIDED_HERE = (
+    ".*does not have many workers.*",
+    ".*You're resuming from a checkpoint.*",
+    ".*You defined a `validation_step` but have no `val_dataloader`.*",
+    ".*`LightningModule.configure_optimizers` returned `None`.*",
+    ".*in eval mode at the start of training.*",
+    ".*`isinstance\\(treespec, LeafSpec\\)`.*",
+)
+"""Warnings about what is meant: order by step, calibration without an optimizer."""

@@ -1,0 +1,227 @@
+"""Checkpoints: a run that was stopped or killed ends as if it had not been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_modules.callbacks import (
+    ProgressReport,
+    TokenCheckpoint,
+    checkpoints,
+    newest_checkpoint,
+)
+from suite.stopping import StopFlag, StopRequested
+from suite.study import TrainerSpec
+
+FitBuilder = Callable[..., Any]
+Points = list[tuple[int, str, float]]
+
+
+class Killed(Exception):  # noqa: N818 - not an error: it stands for a lost process
+    """Ends a fit as a lost process would: nothing is saved on the way out."""
+
+
+class AtStep(Callback):
+    """Does something when an optimiser step has ended.
+
+    Args:
+        step: the step.
+        action: what to do.
+    """
+
+    def __init__(self, step: int, action: Callable[[], None]) -> None:
+        self.step, self.action = step, action
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self.step:
+            self.action()
+
+
+def kill() -> None:
+    raise Killed
+
+
+def timeless(points: Points) -> Points:
+    """Points without those that tell the speed of the machine."""
+    return [point for point in points if not point[1].startswith("speed/")]
+
+
+def assert_same_weights(one: LightningModule, other: LightningModule) -> None:
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
+
+
+CELLS: dict[str, dict[str, Any]] = {
+    # evaluations after steps 4, 8, 12 and 16; checkpoints after every third
+    "plain": {},
+    "accumulated": {"micro_batch_size": 2},
+    "points of five steps": {"plan": {"log_every": 5}, "micro_batch_size": 2},
+    "workers": {"trainer": TrainerSpec(num_workers=2)},
+}
+
+
+@pytest.mark.parametrize(
+    ("cell", "step"),
+    [
+        ("plain", 1),
+        ("plain", 4),  # with an evaluation
+        ("plain", 6),  # with a checkpoint
+        ("plain", 12),  # with both
+        ("plain", 15),  # one before the end
+        ("plain", 16),  # the end
+        ("accumulated", 5),
+        ("accumulated", 8),
+        ("workers", 5),
+        ("points of five steps", 7),
+        ("points of five steps", 8),
+        ("points of five steps", 10),
+    ],
+)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
+    pretrain: FitBuilder, tmp_path: Path, cell: str, step: int
+) -> None:
+    undisturbed = pretrain(**CELLS[cell]).run(tmp_path / "undisturbed")
+    stop = StopFlag()
+    request = AtStep(step, lambda: setattr(stop, "requested", True))
+    first = pretrain(callbacks=[request], **CELLS[cell])
+    with pytest.raises(StopRequested):
+        first.run(tmp_path / "cut", stop=stop)
+    assert first.trainer.global_step == step
+    found = newest_checkpoint(tmp_path / "cut")
+    assert found is not None
+    path, tokens = found
+    assert tokens == 32 * step
+    second = pretrain(**CELLS[cell]).run(tmp_path / "cut", resume=path)
+    # Together the two logged every point once: none is missing, none is doubled.
+    assert timeless(first.logger.points + second.logger.points) == timeless(
+        undisturbed.logger.points
+    )
+    assert_same_weights(second.module, undisturbed.module)
+    assert second.module.evaluated_at == undisturbed.module.evaluated_at == 512
+
+
+@pytest.mark.parametrize(
+    ("cell", "settings", "killed", "resumed"),
+    [
+        ("plain", {}, 4, 3),
+        ("plain", {}, 6, 3),  # between the step and its checkpoint
+        ("plain", {}, 8, 6),
+        ("plain", {"checkpoint_every": 4 * 32}, 7, 4),  # all checkpoints after evaluations
+        ("accumulated", {}, 13, 12),
+        ("points of five steps", {}, 11, 9),
+    ],
+)
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    pretrain: FitBuilder,
+    tmp_path: Path,
+    cell: str,
+    settings: dict[str, int],
+    killed: int,
+    resumed: int,
+) -> None:
+    settings = CELLS[cell] | settings
+    undisturbed = pretrain(**settings).run(tmp_path / "undisturbed")
+    first = pretrain(callbacks=[AtStep(killed, kill)], **settings)
+    with pytest.raises(Killed):
+        first.run(tmp_path / "cut")
+    found = newest_checkpoint(tmp_path / "cut")
+    assert found is not None
+    path, tokens = found
+    assert tokens == 32 * resumed
+    # What had reached the store by the time of the checkpoint is all there is up to it.
+    assert first.logger.stored == [point for point in first.logger.points if point[0] <= tokens]
+    second = pretrain(**settings).run(tmp_path / "cut", resume=path)
+    assert timeless(first.logger.stored + second.logger.points) == timeless(
+        undisturbed.logger.points
+    )
+    assert_same_weights(second.module, undisturbed.module)
+
+
+def test_a_stop_leaves_optimiser_and_schedule_where_they_were(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    whole = pretrain().run(tmp_path / "whole")
+    first = pretrain(callbacks=[AtStep(5, kill)])
+    with pytest.raises(Killed):
+        first.run(tmp_path / "cut")
+    second = pretrain().run(tmp_path / "cut", resume=checkpoints(tmp_path / "cut")[0])
+    one, other = (fit.trainer.optimizers[0].state_dict() for fit in (whole, second))
+    assert one["param_groups"] == other["param_groups"]
+    for number, state in one["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, other["state"][number][name])
+
+
+def test_the_last_two_checkpoints_are_kept_and_hold_plain_tensors(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    kept: list[list[str]] = []
+
+    def look() -> None:
+        kept.append([path.name for path in checkpoints(tmp_path)])
+
+    pretrain(callbacks=[AtStep(step, look) for step in (2, 5, 8, 11, 14)]).run(tmp_path)
+    names = [f"tokens-{32 * step:015d}.ckpt" for step in (3, 6, 9, 12, 15)]
+    assert kept == [[], names[:1], names[1::-1], names[2:0:-1], names[3:1:-1]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[3:]
+    for path in checkpoints(tmp_path):
+        state = torch.load(path, weights_only=True)
+        assert state["global_step"] * 32 == int(path.stem.removeprefix("tokens-"))
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    whole = pretrain().run(tmp_path)
+    newest, before = checkpoints(tmp_path)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=rf"{newest.name} cannot be read .*; the one before it"):
+        found = newest_checkpoint(tmp_path)
+    assert found == (before, 384)
+    # It was taken right after the evaluation at its step, which is not made again.
+    again = pretrain().run(tmp_path / "again", resume=before)
+    expected = [point for point in timeless(whole.logger.points) if point[0] > 384]
+    assert timeless(again.logger.points) == expected
+    before.write_bytes(b"")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert newest_checkpoint(tmp_path) is None
+
+
+def test_no_checkpoint_and_half_written_ones_are_no_place_to_start(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    (tmp_path / "tokens-000000000000096.tmp").write_bytes(b"half")
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_without_a_request_nothing_is_saved_between_checkpoints(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    pretrain(checkpoint_every=10**6).run(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_progress_is_told_in_tokens_with_the_loss_of_the_last_point(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    told: list[tuple[int, float]] = []
+    report = ProgressReport(lambda tokens, loss: told.append((tokens, loss)))
+    fit = pretrain(micro_batch_size=2, callbacks=[report]).run(tmp_path)
+    losses = fit.logger.curve("train/total_loss")
+    assert [tokens for tokens, _ in told] == [32 * (batch // 2) for batch in range(1, 33)]
+    # Told before the step's own point: the loss is that of the step before.
+    assert [loss for _, loss in told[3:]] == [
+        losses[32 * (batch // 2 - (batch % 2 == 0))] for batch in range(4, 33)
+    ]
+
+
+def test_checkpoints_come_after_every_other_callback(pretrain: FitBuilder, tmp_path: Path) -> None:
+    fit = pretrain(callbacks=[AtStep(99, kill)]).run(tmp_path)
+    assert isinstance(fit.trainer.callbacks[-1], TokenCheckpoint)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suite.corpora import load_tokenizer
+from suite.corpora.byte_level import SMALLEST_VOCABULARY
+from suite.errors import InputError
+from suite.study import ModelSpec, PretrainingSpec, SizeSpec
+from suite.study_file import parse_study
+from suite.study_rules import model_label, vocabulary
+
+STUDY = """\
+name: tiny
+corpora: {prose: {source: embedded, path: pydocs}}
+pretraining:
+  corpus: prose
+  tokenizer: byte
+  sizes: [{name: small, num_hidden_layers: 2, hidden_size: 32}]
+  recurrences: [1, 4]
+  tokens: 2048
+calibration:
+  models: [{size: small, recurrence: 1}, {path: some/model}]
+  calibrate_on: [prose]
+  evaluate_on: [prose]
+  budgets: [64, 128]
+  rank: 64
+searches:
+  - {name: kv, over: {niter: [1, exact], tokens: [64, 128], rank: [64]}, trials: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "calibration.rank=64",  # p = 1 loop x 2 layers x 32, and the smallest budget
+        "calibration.models=[{size: small, recurrence: 4}]",
+        "calibration.sinks=1023",  # of 1024 positions
+        "pretraining.tokens=2048",  # one batch
+        "pretraining.micro_batch_size=16",
+        "pretraining.tokenizer=bpe-258",
+        "pretraining.tokenizer=some/tokenizer",
+        "pretraining.sizes[0].vocab_size=257",  # the byte tokenizer's
+        "searches[0].trials=4",  # every combination
+        "report.panels=[error_grid, loss_grid]",
+        f"name={'n' * 100}",
+    ],
+)
+def test_values_on_the_border_are_allowed(edit: str) -> None:
+    parse_study(STUDY, overrides=[edit])
+
+
+@pytest.mark.parametrize(("recurrence", "features"), [(1, 64), (4, 256)])
+def test_a_looped_model_has_as_many_features_as_loops_x_layers_x_width(
+    recurrence: int, features: int
+) -> None:
+    edits = [
+        f"calibration.models=[{{size: small, recurrence: {recurrence}}}]",
+        "calibration.budgets=[1000]",
+        "searches=[]",
+    ]
+    parse_study(STUDY, overrides=[*edits, f"calibration.rank={features}"])
+    with pytest.raises(InputError, match=f"p = {features} features"):
+        parse_study(STUDY, overrides=[*edits, f"calibration.rank={features + 1}"])
+
+
+def test_a_checkpoint_of_unknown_shape_is_held_to_the_budget_alone() -> None:
+    edits = ["calibration.models=[{path: some/model}]", "calibration.budgets=[5000]", "searches=[]"]
+    parse_study(STUDY, overrides=[*edits, "calibration.rank=5000"])
+    with pytest.raises(InputError, match="smallest budget has 5000 tokens"):
+        parse_study(STUDY, overrides=[*edits, "calibration.rank=5001"])
+
+
+def test_the_vocabulary_of_a_size_must_hold_the_tokenizer() -> None:
+    edits = ["pretraining.tokenizer=bpe-300", "pretraining.sizes[0].vocab_size=299"]
+    with pytest.raises(InputError, match=r"pretraining.sizes\[0\]: .* vocab_size 299.* 300 tokens"):
+        parse_study(STUDY, overrides=edits)
+
+
+def test_one_size_and_recurrence_may_stay_out_of_two_hold_outs() -> None:
+    edits = [
+        "pretraining.sizes=[53M, 134M]",
+        "calibration=null",
+        "searches=[]",
+        "law={hold_out: {sizes: [134M], recurrences: [4]}}",
+    ]
+    assert parse_study(STUDY, overrides=edits).law is not None
+    with pytest.raises(InputError, match="nothing is left to fit"):
+        parse_study(STUDY, overrides=[*edits, "law.hold_out.recurrences=[1, 4]"])
+
+
+@pytest.mark.parametrize(
+    ("model", "label"),
+    [
+        (ModelSpec(size="53M", recurrence=4), "53M Tm=4"),
+        (ModelSpec(path="meta-llama/Llama-3.1-8B"), "Llama-3.1-8B"),
+        (ModelSpec(path="./models/mine/"), "mine"),
+        (ModelSpec(path="folder", gguf_file="small.Q8_0.gguf"), "small.Q8_0"),
+        (ModelSpec(path="meta-llama/Llama-3.1-8B", label="Llama"), "Llama"),
+    ],
+)
+def test_models_are_called_by_what_tells_them_apart(model: ModelSpec, label: str) -> None:
+    assert model_label(model) == label
+
+
+def test_vocabularies_are_those_of_the_tokenizers() -> None:
+    def spec(tokenizer: str) -> PretrainingSpec:
+        size = SizeSpec(name="s", num_hidden_layers=1, hidden_size=16)
+        return PretrainingSpec(corpus="c", sizes=(size,), tokens=4096, tokenizer=tokenizer)
+
+    byte = load_tokenizer("byte", corpus=None, cache=Path(), key="tokenizer", base=Path())
+    assert vocabulary(spec("byte")) == byte.vocab_size == 257
+    assert vocabulary(spec("bpe-32000")) == 32_000
+    assert vocabulary(spec(f"bpe-{SMALLEST_VOCABULARY}")) == SMALLEST_VOCABULARY
+    assert vocabulary(spec("org/tokenizer")) is None
+    with pytest.raises(InputError, match=f"at least {SMALLEST_VOCABULARY}"):
+        vocabulary(spec(f"bpe-{SMALLEST_VOCABULARY - 1}"))

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import suite.tracking.recorder
+from suite.errors import SuiteError
+from suite.tracking.curves import Attempt, attempts_from_tags
+from suite.tracking.home import Home
+from suite.tracking.reader import live, open_reader
+from suite.tracking.recorder import RunRecorder
+from suite.tracking.store import DatasetRecord, Store
+
+CORPUS = DatasetRecord(name="prose", digest="d", source="s", context="training", profile={"n": 1})
+
+
+class Clock:
+    """A wall clock that a test turns, in ms."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(1_000_000)
+    monkeypatch.setattr(suite.tracking.recorder, "now_ms", clock)
+    return clock
+
+
+@pytest.fixture
+def store(home: Home) -> Store:
+    return Store(home)
+
+
+def begin(store: Store, run_id: str | None = None, **more: Any) -> RunRecorder:
+    return RunRecorder.begin(
+        store,
+        study="demo",
+        name="pretrain größe Tm=2",
+        kind="pretraining",
+        cell="0123456789abcdef",
+        run_id=run_id,
+        **{"settings": {"tokens": 100, "betas": (0.9, 0.95)}, "datasets": [CORPUS], **more},
+    )
+
+
+def tags_of(store: Store, run_id: str) -> dict[str, str]:
+    return dict(store.client.get_run(run_id).data.tags)
+
+
+def status_of(store: Store, run_id: str) -> str:
+    return str(store.client.get_run(run_id).info.status)
+
+
+def points(store: Store, run_id: str) -> list[tuple[int, float, int, bool]]:
+    """Step, value, attempt and fate of every point."""
+    curves = open_reader(store.home).curves([run_id])
+    return curves.select("step", "value", "attempt", "superseded").rows()
+
+
+def test_a_new_run_has_the_contract_tags_params_and_corpora(store: Store) -> None:
+    recorder = begin(store, device="gpu x 8", parent="f" * 32)
+    assert recorder.attempt == Attempt(
+        number=1,
+        started=recorder.attempt.started,
+        resumed_from=-1,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device="gpu x 8",
+    )
+    run = store.client.get_run(recorder.run_id)
+    assert run.info.status == "RUNNING"
+    assert run.info.run_name == "pretrain größe Tm=2"
+    assert run.data.params == {"tokens": "100", "betas": "[0.9, 0.95]"}
+    assert (
+        run.data.tags.items()
+        >= {
+            "suite.study": "demo",
+            "suite.kind": "pretraining",
+            "suite.cell": "0123456789abcdef",
+            "suite.attempts": "1",
+            "mlflow.parentRunId": "f" * 32,
+        }.items()
+    )
+    assert "suite.version" in run.data.tags
+    assert attempts_from_tags(run.data.tags) == (recorder.attempt,)
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["prose"]
+
+
+def test_going_on_is_a_second_attempt_in_the_same_run(store: Store) -> None:
+    first = begin(store)
+    first.log({"loss": 3.0}, 10)
+    first.end("KILLED")
+    assert status_of(store, first.run_id) == "KILLED"
+
+    second = begin(store, first.run_id, resumed_from=10, settings={"tokens": 999}, datasets=[])
+    assert second.run_id == first.run_id
+    assert second.attempt.number == 2
+    assert second.attempt.resumed_from == 10
+    assert second.attempt.started > first.attempt.started
+    assert status_of(store, first.run_id) == "RUNNING"
+    assert tags_of(store, first.run_id)["suite.attempts"] == "2"
+    # what was logged when the run was new stays as it was
+    assert store.client.get_run(first.run_id).data.params["tokens"] == "100"
+    assert len(open_reader(store.home).runs("demo")) == 1
+
+
+def test_a_killed_process_leaves_running_and_the_next_attempt_takes_over(store: Store) -> None:
+    first = begin(store)
+    first.log({"loss": 3.0}, 10)
+    first.flush()
+    second = begin(store, first.run_id, resumed_from=10)
+    second.log({"loss": 2.0}, 20)
+    second.end("FINISHED")
+    attempts = attempts_from_tags(tags_of(store, first.run_id))
+    assert [(a.number, a.outcome) for a in attempts] == [(1, None), (2, "FINISHED")]
+    assert attempts[0].ended is None
+    assert points(store, first.run_id) == [(10, 3.0, 1, False), (20, 2.0, 2, False)]
+
+
+@pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
+def test_an_attempt_ends_with_its_status(store: Store, status: Any) -> None:
+    recorder = begin(store)
+    recorder.log({"loss": 1.0}, 10)
+    recorder.end(status, failure="the loss became NaN" if status == "FAILED" else None)
+    run = store.client.get_run(recorder.run_id)
+    assert run.info.status == status
+    assert run.info.end_time >= run.info.start_time
+    (attempt,) = attempts_from_tags(run.data.tags)
+    assert attempt.outcome == status
+    assert attempt.ended is not None
+    assert attempt.ended >= attempt.started
+    assert ("suite.failure" in run.data.tags) == (status == "FAILED")
+    assert points(store, recorder.run_id) == [(10, 1.0, 1, False)]
+
+
+def test_a_run_that_goes_on_no_longer_tells_of_its_failure(store: Store) -> None:
+    first = begin(store)
+    first.set_tags({"suite.traceback": "Traceback ..."})
+    first.end("FAILED", failure="x" * 100_000)
+    assert tags_of(store, first.run_id)["suite.failure"] == "x" * 5_000
+    begin(store, first.run_id).end("FINISHED")
+    assert not {"suite.failure", "suite.traceback"} & tags_of(store, first.run_id).keys()
+
+
+def test_a_rollback_supersedes_what_lies_above_the_checkpoint(store: Store) -> None:
+    first = begin(store)
+    for step in (10, 20, 30):
+        first.log({"loss": float(step)}, step)
+    first.flush()
+    second = begin(store, first.run_id, resumed_from=20)
+    second.log({"loss": -30.0}, 30)
+    second.flush()
+    assert points(store, first.run_id) == [
+        (10, 10.0, 1, False),
+        (20, 20.0, 1, False),
+        (30, 30.0, 1, True),
+        (30, -30.0, 2, False),
+    ]
+    reader = open_reader(store.home)
+    assert live(reader.curves([first.run_id]))["value"].to_list() == [10.0, 20.0, -30.0]
+
+
+def test_a_clock_that_goes_back_does_not_move_points_between_attempts(
+    store: Store, clock: Clock
+) -> None:
+    first = begin(store)
+    clock.now += 100
+    first.log({"loss": 1.0}, 10)
+    clock.now -= 50  # within an attempt, too
+    first.log({"loss": 2.0}, 20)
+    first.flush()
+
+    clock.now -= 500_000
+    second = begin(store, first.run_id, resumed_from=10)
+    second.log({"loss": 3.0}, 20)
+    second.flush()
+    assert points(store, first.run_id) == [
+        (10, 1.0, 1, False),
+        (20, 2.0, 1, True),
+        (20, 3.0, 2, False),
+    ]
+
+
+def test_a_clock_that_goes_back_after_a_rollback_that_was_cut_off(
+    store: Store, clock: Clock
+) -> None:
+    """MLflow's latest metric is then the stale one at the greatest step, and older."""
+    first = begin(store)
+    clock.now += 10
+    first.log({"loss": 1.0}, 50)
+    first.log({"loss": 2.0}, 100)
+    first.flush()
+    clock.now += 10
+    second = begin(store, first.run_id, resumed_from=50)
+    clock.now += 500
+    second.log({"loss": 3.0}, 60)
+    second.flush()
+
+    clock.now -= 400
+    third = begin(store, first.run_id, resumed_from=50)
+    third.log({"loss": 4.0}, 60)
+    third.flush()
+    assert points(store, first.run_id) == [
+        (50, 1.0, 1, False),
+        (60, 3.0, 2, True),
+        (60, 4.0, 3, False),
+        (100, 2.0, 1, True),
+    ]
+
+
+def test_starting_afresh_supersedes_all_of_the_earlier_attempt(store: Store, clock: Clock) -> None:
+    first = begin(store)
+    first.log({"loss": 1.0}, 0)
+    first.flush()
+    second = begin(store, first.run_id)
+    second.log({"loss": 2.0}, 0)
+    second.flush()
+    assert points(store, first.run_id) == [(0, 1.0, 1, True), (0, 2.0, 2, False)]
+
+
+def test_points_wait_for_a_flush(store: Store, clock: Clock) -> None:
+    recorder = begin(store)
+    recorder.log({"loss": 1.0, "rate": 2.0}, 10)
+    assert points(store, recorder.run_id) == []
+    recorder.flush()
+    recorder.flush()
+    assert points(store, recorder.run_id) == [(10, 1.0, 1, False), (10, 2.0, 1, False)]
+
+
+def test_a_run_can_be_followed_while_it_goes(store: Store, clock: Clock) -> None:
+    recorder = begin(store)
+    clock.now += 4_999
+    recorder.log({"loss": 1.0}, 10)
+    assert points(store, recorder.run_id) == []
+    clock.now += 1
+    recorder.log({"loss": 2.0}, 20)
+    assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
+    clock.now += 4_999
+    recorder.log({"loss": 3.0}, 30)
+    assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
+
+
+def test_a_full_batch_is_written_at_once(store: Store, clock: Clock) -> None:
+    recorder = begin(store)
+    recorder.log({f"m{n}": float(n) for n in range(999)}, 10)
+    assert points(store, recorder.run_id) == []
+    recorder.log({f"m{n}": float(n) for n in range(502)}, 20)
+    assert len(points(store, recorder.run_id)) == 1_501
+
+
+def test_an_outage_keeps_points_until_the_next_flush(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = begin(store)
+    recorder.log({"loss": 1.0}, 10)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the store is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(store.client, "log_batch", fail)
+        with pytest.raises(ConnectionError):
+            recorder.flush()
+    recorder.log({"loss": 2.0}, 20)
+    recorder.flush()
+    assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
+
+
+def test_a_run_that_was_cut_off_while_it_began_gets_its_settings_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cutting:
+        cutting.setattr(store, "log_params", cut)
+        with pytest.raises(KeyboardInterrupt):
+            begin(store)
+    run_id = open_reader(store.home).runs("demo")["run_id"].item()
+    assert store.client.get_run(run_id).data.params == {}
+    recorder = begin(store, run_id)
+    run = store.client.get_run(run_id)
+    assert recorder.attempt.number == 2
+    assert run.data.params == {"tokens": "100", "betas": "[0.9, 0.95]"}
+    assert len(run.inputs.dataset_inputs) == 1
+
+
+def test_params_found_out_later_join_the_first(store: Store, tmp_path: Path) -> None:
+    recorder = begin(store)
+    recorder.log_params({"model": {"key_width": 64}})
+    assert store.client.get_run(recorder.run_id).data.params["model.key_width"] == "64"
+    with pytest.raises(SuiteError, match="6001 characters"):
+        recorder.log_params({"long": "x" * 6_001})
+    file = tmp_path / "basis.bin"
+    file.write_bytes(b"basis")
+    recorder.log_artifact(file, "basis")
+    kept = store.home.artifacts / "demo" / recorder.run_id / "artifacts" / "basis" / "basis.bin"
+    assert kept.read_bytes() == b"basis"
