@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
@@ -22,9 +22,8 @@ from suite.corpora.tokens import CalibrationPiece
 from suite.stopping import StopFlag
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PieceBatch:
-    """Pieces of documents, padded on the right.
+class PieceBatch(NamedTuple):
+    """Pieces of documents, padded on the right; a tuple, since Lightning refuses frozen records.
 
     Attributes:
         input_ids: ``[batch, seq]``.
@@ -33,12 +32,6 @@ class PieceBatch:
 
     input_ids: Tensor
     attention_mask: Tensor
-
-    def to(self, device: torch.device) -> PieceBatch:
-        """The batch on another device."""
-        return PieceBatch(
-            input_ids=self.input_ids.to(device), attention_mask=self.attention_mask.to(device)
-        )
 
     def kept(self, sinks: int) -> Tensor:
         """Positions that count, ``[batch, seq]`` boolean: tokens after the first ``sinks``."""
@@ -89,7 +82,7 @@ def piece_loader(
             break
         before += kept
         batches.pop(0)
-    loader = DataLoader(
+    loader: DataLoader[PieceBatch] = DataLoader(
         batches,  # type: ignore[arg-type]
         batch_size=None,
         collate_fn=collate,

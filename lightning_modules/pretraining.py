@@ -212,13 +212,11 @@ class LoopLMPretraining(LightningModule):
         self._clock.resume()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save what the next point has gathered so far, and what is evaluated already."""
-        checkpoint["unlogged"] = self._training.total(self)
+        """Save which step is evaluated already: a resumed run must not do so again."""
         checkpoint["evaluated_at"] = self.evaluated_at
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from there; the sums of all ranks are now those of rank zero."""
-        self._training.restore(checkpoint["unlogged"], self)
+        """Take up what ``on_save_checkpoint`` saved."""
         self.evaluated_at = checkpoint["evaluated_at"]
 
     def _log_at_tokens(self, values: dict[str, float]) -> None:
@@ -266,21 +264,11 @@ class _RunningMean:
         row = torch.cat([parts.double() * weight, parts.new_tensor([weight]).double()])
         self._sum = self._sum.to(row) + row
 
-    def total(self, module: LightningModule) -> Tensor:
-        """The weighted sum over all ranks since the last reading."""
-        own = self._sum.to(module.device, copy=True)
-        total = module.trainer.strategy.reduce(own, reduce_op="sum")
-        assert isinstance(total, Tensor)
-        return total.cpu()
-
-    def restore(self, total: Tensor, module: LightningModule) -> None:
-        """Go on from a sum over all ranks, which rank zero keeps."""
-        self._sum = total if module.trainer.is_global_zero else torch.zeros_like(total)
-
     def reduce(self, module: LightningModule) -> list[float]:
         """The mean over all ranks since the last reading."""
-        *parts, weight = self.total(module).tolist()
-        self._sum = torch.zeros_like(self._sum)
+        own = self._sum.to(module.device)
+        self._sum = torch.zeros_like(own)
+        *parts, weight = module.trainer.strategy.reduce(own, reduce_op="sum").tolist()
         return [part / weight for part in parts]
 
 

@@ -79,6 +79,9 @@ class Materials:
     ) -> list[CalibrationPiece]:
         """Pieces of documents in their seeded order, until they hold enough kept tokens.
 
+        The last batch is whole where the corpus allows it: how a sequence is padded can change
+        its last bits, and no budget may change those of another.
+
         Args:
             corpus: name of the corpus.
             split: side of it.
@@ -100,11 +103,13 @@ class Materials:
             sequence_length=spec.sequence_length,
             seed=self.study.seed,
         ):
+            if kept >= tokens and len(found) % spec.batch_size == 0:
+                break
             if len(piece) > spec.sinks:
                 found.append(piece)
                 kept += len(piece) - spec.sinks
-            if kept >= tokens:
-                return found
+        if kept >= tokens:
+            return found
         side, blamed = (
             ("training", "calibration.budgets")
             if split == "train"

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from suite.corpora import Tokenizer
 
-_WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin", "config.json")
+_DECISIVE = (
+    *("*.safetensors", "*.gguf", "pytorch_model*.bin", "config.json", "*.py"),
+    *("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +61,30 @@ class ModelSource:
             trust_remote_code=self.spec.trust_remote_code,
         )
 
-    def load(self) -> tuple[PreTrainedModel, Tokenizer]:
+    def load(self, *, precision: str) -> tuple[PreTrainedModel, Tokenizer]:
         """The model in evaluation mode, and its tokenizer.
+
+        Args:
+            precision: see ``TrainerSpec``. Mixed precisions keep 32-bit weights, and
+                ``32-true`` means 32 bits, whatever the checkpoint is stored in.
 
         Raises:
             InputError: if either cannot be loaded.
         """
+        import torch
         from transformers import AutoModelForCausalLM
 
         import lightning_modules.looplm.modeling  # noqa: F401 - registers the looped model
 
         options = {} if self.spec.gguf_file is None else {"gguf_file": self.spec.gguf_file}
+        widths = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
         tokenizer = self.tokenizer()
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 self.name,
                 revision=self.spec.revision or "main",
                 trust_remote_code=self.spec.trust_remote_code,
+                dtype=widths.get(precision, torch.float32),
                 **options,
             )
         except Exception as error:
@@ -126,7 +136,7 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
 
 def _digest(folder: Path, gguf_file: str | None) -> str:
     """Digest of the files that decide a model's activations."""
-    patterns = (gguf_file,) if gguf_file else _WEIGHTS
+    patterns = (gguf_file,) if gguf_file else _DECISIVE
     digest = hashlib.sha256()
     for file in sorted({file for pattern in patterns for file in folder.glob(pattern)}):
         digest.update(file.name.encode() + b"\0")
@@ -152,6 +162,10 @@ def _hub_commit(spec: ModelSpec, key: str) -> str:
             "id that exists, a local folder, or set revision to a commit that is cached",
             key=f"{key}.path",
         ) from error
+    if config._commit_hash is None:
+        raise InputError(
+            f"the commit of {spec.path!r} is not known; set revision to one", key=f"{key}.revision"
+        )
     return str(config._commit_hash)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 
 from suite.errors import InputError
+from suite.stopping import StopFlag
 from suite.tracking.home import Home
+
+_POLL_SECONDS = 0.2
 
 
 def server_command(home: Home, *, port: int) -> list[str]:
@@ -45,7 +51,7 @@ def server_environment() -> dict[str, str]:
 
 
 def serve(home: Home, *, port: int) -> int:
-    """Serve until interrupted; returns the server's exit code.
+    """Serve until SIGINT or SIGTERM; returns the server's exit code, or 0 when it was stopped.
 
     Raises:
         InputError: if the home has no runs yet, or the store is a server with its own pages.
@@ -55,9 +61,16 @@ def serve(home: Home, *, port: int) -> int:
     if home.owns_database and not home.database.exists():
         raise InputError(f"{home.root} holds no runs yet; start with `suite run demo`")
     print(f"http://127.0.0.1:{port} shows {home.root}; end with Ctrl-C", flush=True)
+    # a session of its own, so that a signal reaches the server through here and ends all of it
+    server = subprocess.Popen(
+        server_command(home, port=port), env=server_environment(), start_new_session=True
+    )
     try:
-        return subprocess.run(
-            server_command(home, port=port), env=server_environment(), check=False
-        ).returncode
-    except KeyboardInterrupt:
-        return 0
+        with StopFlag() as stop:
+            while server.poll() is None and not stop.requested:
+                time.sleep(_POLL_SECONDS)
+        return 0 if stop.requested else int(server.returncode)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait()

@@ -13,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from tuning.sampler import UnseenSampler, distributions
-from tuning.spaces import Combination
+from tuning.spaces import Combination, combination_of
 
 
 def run_trials(
@@ -30,7 +30,8 @@ def run_trials(
     """Evaluate combinations until ``trials`` of them are finished.
 
     A trial that an earlier process left running is taken up again with its combination, and
-    counts once. Every objective is minimised.
+    counts once. Every objective is minimised. A trial with a NaN objective is finished too, but
+    Optuna keeps it as FAIL, without its values.
 
     Args:
         storage: Optuna's journal file.
@@ -57,19 +58,20 @@ def run_trials(
             sampler=UnseenSampler(space, seed=seed),
             load_if_exists=True,
         )
-    for cut_off in study.get_trials(states=(TrialState.RUNNING,)):
-        between()
-        combination = Combination(**cut_off.params) if len(cut_off.params) == 3 else None
-        if combination is None:
-            study.tell(cut_off.number, state=TrialState.FAIL)
-            continue
-        study.tell(cut_off.number, list(evaluate(cut_off.number, combination)))
+    cut_off = study.get_trials(states=(TrialState.RUNNING,))
     while _finished(study) < trials:
         between()
-        trial = study.ask(distributions(space))
-        combination = Combination(**trial.params)
-        study.tell(trial, list(evaluate(trial.number, combination)))
+        trial = cut_off.pop(0) if cut_off else study.ask(distributions(space))
+        combination = combination_of(trial.params)
+        if combination is None:
+            study.tell(trial.number, state=TrialState.FAIL)
+        else:
+            study.tell(trial.number, list(evaluate(trial.number, combination)))
 
 
 def _finished(study: optuna.Study) -> int:
-    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    """Trials that were evaluated; one that was cut off before it had a combination was not."""
+    return sum(
+        trial.state.is_finished() and combination_of(trial.params) is not None
+        for trial in study.get_trials(deepcopy=False)
+    )

@@ -123,13 +123,16 @@ class StageContext:
 
         Raises:
             StopRequested: if a signal stopped it, after the run has ended as KILLED.
+            KeyboardInterrupt: likewise, if a second signal did.
         """
         try:
             work()
-            self.stop.check()
         except (StopRequested, KeyboardInterrupt):
             recorder.end("KILLED")
             raise
+        except SystemExit as error:  # what Lightning makes of a KeyboardInterrupt
+            recorder.end("KILLED")
+            raise KeyboardInterrupt from error
         except Exception as error:
             settled = getattr(error, "settles_cell", False)
             if settled:

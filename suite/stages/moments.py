@@ -7,20 +7,22 @@ budgets were asked for, so any file serves any study that has the same settings.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.cells import fingerprint, moments_settings
-from suite.errors import SuiteError
+from suite.errors import InputError
 from suite.models import ModelSource, check_shape
 from suite.stages.context import StageContext
-from suite.stopping import StopRequested
+from suite.stages.trainers import make_trainer
 from suite.study import CalibrationSpec
 from suite.study_rules import model_label
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
     from transformers import PreTrainedModel
 
     from lightning_modules.kv.pair import CentredPair, MomentsPair
@@ -73,7 +75,7 @@ class MomentsCache:
             StopRequested: if a signal stopped the pass; budgets that were met are kept.
         """
         folder = self._calibration_folder(source, corpus)
-        missing = [tokens for tokens in budgets if not _readable(_file(folder, tokens))]
+        missing = [tokens for tokens in sorted(budgets) if not _readable(_file(folder, tokens))]
         unseen = [
             name for name in evaluate_on if not _readable(self._evaluation_file(source, name))
         ]
@@ -81,36 +83,32 @@ class MomentsCache:
             self._run(source, corpus, missing, unseen)
 
     def _run(self, source: ModelSource, corpus: str, missing: list[int], unseen: list[str]) -> None:
-        from lightning.pytorch import Trainer
-
         from lightning_modules.kv.capture import KVCapture
         from lightning_modules.kv_calibration import KVCalibration, piece_loader
-        from suite.stages.pretraining import quiet_lightning
 
         context, spec = self._context, self._spec
+        trainer = self._trainer()
         model, tokenizer = self._load(source)
-        check_shape(source.spec.shape, key_width=KVCapture(model).layout.key_width, key=source.key)
-        folder = self._calibration_folder(source, corpus)
-        resumed = _largest_below(folder, min(missing)) if missing else None
-        calibration = (
-            context.materials.pieces(corpus, "train", tokenizer, max(missing), spec)
-            if missing
-            else []
+        pieces = functools.partial(context.materials.pieces, tokenizer=tokenizer, spec=spec)
+        calibration = pieces(corpus, "train", tokens=missing[-1]) if missing else []
+        evaluation = [pieces(name, "held_out", tokens=spec.evaluation_tokens) for name in unseen]
+        loader = functools.partial(
+            piece_loader,
+            batch_size=spec.batch_size,
+            sinks=spec.sinks,
+            num_workers=spec.trainer.num_workers,
         )
-        evaluation = {
-            name: context.materials.pieces(
-                name, "held_out", tokenizer, spec.evaluation_tokens, spec
-            )
-            for name in unseen
-        }
-        label = model_label(source.spec)
-        start = resumed.num_rows if resumed else 0
-        quiet_lightning()
-        with context.display.task(
-            f"forward {label} on {corpus}", max(missing, default=0)
-        ) as advance:
+        folder = self._calibration_folder(source, corpus)
+        resumed = _largest_below(folder, missing[0]) if missing else None
+        label = f"forward {model_label(source.spec)} on {corpus}"
+        with (
+            KVCapture(model) as capture,
+            context.display.task(label, max(missing, default=0)) as advance,
+        ):
+            check_shape(source.spec.shape, key_width=capture.layout.key_width, key=source.key)
             module = KVCalibration(
                 model,
+                capture,
                 budgets=missing,
                 sinks=spec.sinks,
                 evaluation_tokens=spec.evaluation_tokens,
@@ -123,41 +121,35 @@ class MomentsCache:
                 stop=context.stop,
                 resume=resumed,
             )
-            trainer = Trainer(
-                accelerator=spec.trainer.accelerator,
-                devices=spec.trainer.devices,
-                precision=spec.trainer.precision,
-                max_epochs=1,
-                limit_val_batches=0 if not unseen else None,
-                num_sanity_val_steps=0,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                logger=False,
-                default_root_dir=context.home.cache,
-            )
             if missing:
-                loader, skipped = piece_loader(
-                    calibration, batch_size=spec.batch_size, sinks=spec.sinks, skip_tokens=start
-                )
-                module.skip(start - skipped)
-                trainer.fit(module, train_dataloaders=loader)
-            if context.stop.requested:
-                raise StopRequested
+                start = resumed.num_rows if resumed else 0
+                batches, before = loader(calibration, skip_tokens=start)
+                module.skip(start - before)
+                trainer.fit(module, train_dataloaders=batches)
+                context.stop.check()
             if unseen:
-                trainer.validate(
-                    module,
-                    dataloaders=[
-                        piece_loader(found, batch_size=spec.batch_size, sinks=spec.sinks)[0]
-                        for found in evaluation.values()
-                    ],
-                    verbose=False,
-                )
+                loaders = [loader(found)[0] for found in evaluation]
+                trainer.validate(module, dataloaders=loaders, verbose=False)
+
+    def _trainer(self) -> Trainer:
+        """A trainer on one device.
+
+        Raises:
+            InputError: if the study asks for several: a pass that is split over devices meets
+                no budget to the token.
+        """
+        trainer = make_trainer(self._spec.trainer, self._context.home.cache, max_epochs=1)
+        if trainer.world_size > 1:
+            raise InputError(
+                f"asks for {trainer.world_size} devices; a calibration pass runs on 1",
+                key="calibration.trainer.devices",
+            )
+        return trainer
 
     def _load(self, source: ModelSource) -> tuple[PreTrainedModel, Tokenizer]:
         if self._loaded is None or self._loaded[0] != source.identity:
             self._loaded = None  # two models at once may not fit
-            model, tokenizer = source.load()
+            model, tokenizer = source.load(precision=self._spec.trainer.precision)
             self._loaded = (source.identity, model, tokenizer)
         return self._loaded[1], self._loaded[2]
 
@@ -201,14 +193,8 @@ def _largest_below(folder: Path, tokens: int) -> MomentsPair | None:
     """The moments of the largest budget below ``tokens`` that are there."""
     from lightning_modules.kv.pair import MomentsPair
 
-    found = sorted(
-        (int(path.stem.removeprefix("tokens-")) for path in folder.glob("tokens-*.safetensors")),
-        reverse=True,
-    )
-    for candidate in found:
-        if candidate < tokens:
-            try:
-                return MomentsPair.load(_file(folder, candidate))
-            except SuiteError:
-                continue
+    found = (int(path.stem.removeprefix("tokens-")) for path in folder.glob("tokens-*.safetensors"))
+    for candidate in sorted(found, reverse=True):
+        if candidate < tokens and _readable(_file(folder, candidate)):
+            return MomentsPair.load(_file(folder, candidate))
     return None

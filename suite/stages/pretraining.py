@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ from suite.cells import Cell, pretraining_cells
 from suite.corpora.tokens import Tokens
 from suite.errors import SuiteError
 from suite.stages.context import StageContext, TrackedCell
+from suite.stages.trainers import make_trainer
 from suite.stopping import StopRequested
 from suite.study import PretrainingSpec, SizeSpec
 from suite.tracking.recorder import RunRecorder
@@ -168,26 +167,12 @@ def _train(
 def _trainer(
     context: StageContext, spec: PretrainingSpec, plan: PretrainingPlan, recorder: RunRecorder
 ) -> Trainer:
-    from lightning.pytorch import Trainer
-
-    quiet_lightning()
-    settings = spec.trainer
-    trainer = Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.num_nodes,
-        strategy=settings.strategy,
-        precision=settings.precision,
+    trainer = make_trainer(
+        spec.trainer,
+        context.home.checkpoints,
         max_steps=plan.steps,
         check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        logger=False,
-        use_distributed_sampler=False,
         inference_mode=False,
-        default_root_dir=context.home.checkpoints,
     )
     micro = _micro_batch(spec, trainer.world_size)
     trainer.accumulate_grad_batches = spec.batch_size // trainer.world_size // micro
@@ -209,24 +194,3 @@ def _micro_batch(spec: PretrainingSpec, world_size: int) -> int:
 def _device_name(spec: PretrainingSpec) -> str:
     settings = spec.trainer
     return f"{settings.accelerator} x {settings.devices} x {settings.num_nodes}"
-
-
-def quiet_lightning() -> None:
-    """Keep libraries from talking about what the suite decides itself."""
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in _DECIDED_HERE:
-        warnings.filterwarnings("ignore", message=message)
-
-
-_DECIDED_HERE = (
-    ".*does not have many workers.*",
-    ".*You're resuming from a checkpoint.*",
-    ".*You defined a `validation_step` but have no `val_dataloader`.*",
-    ".*`LightningModule.configure_optimizers` returned `None`.*",
-    ".*in eval mode at the start of training.*",
-    ".*`isinstance\\(treespec, LeafSpec\\)`.*",
-)
-"""Warnings about what is meant: order by step, calibration without an optimizer."""

@@ -23,6 +23,9 @@ from lightning_modules.pretraining import Diverged
 from lightning_modules.pretraining_data import Windows
 from suite.study import ObjectiveSpec, OptimizerSpec, TrainerSpec
 
+# Lightning's own use of a name that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*")
+
 FitBuilder = Callable[..., Any]
 
 # Short steps of a fast-changing rate, and a norm that is clipped in some steps only.

@@ -37,6 +37,8 @@ def shares(plan: PretrainingPlan, **optimizer: Any) -> list[float]:
         ({"tokens": 640, "evaluate_every": 33, "checkpoint_every": 96}, 20, 2, 3, 1),
         ({"tokens": 640, "evaluate_every": 10**9}, 20, 20, 20, 1),
         ({"tokens": 640, "checkpoint_every": 10**6}, 20, 1, 31_250, 1),
+        # points of two steps: evaluations and checkpoints wait for a whole one
+        ({"tokens": 64_001, "evaluate_every": 33, "checkpoint_every": 65}, 2001, 2, 4, 2),
     ],
 )
 def test_token_counts_are_rounded_up_to_whole_steps(
@@ -59,6 +61,7 @@ def test_a_plan_covers_the_tokens_within_one_batch_and_logs_at_most_2000_points(
     assert 0 <= plan.tokens - tokens < plan.batch_tokens == batch * length
     assert math.ceil(plan.steps / plan.log_every) <= 2000
     assert 1 <= plan.evaluate_every <= plan.steps
+    assert plan.evaluate_every % plan.log_every == 0 or plan.evaluate_every == plan.steps
 
 
 def test_warm_up_rises_linearly_and_reaches_the_peak_at_its_last_token() -> None:

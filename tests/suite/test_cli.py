@@ -97,9 +97,9 @@ def test_a_plan_shows_cells_and_totals_and_makes_nothing(
 
 
 def test_settings_reach_the_study(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(
-        capsys, "plan", "looplm-scaling", "--set", "pretraining.sizes=[53M]", "--set", "name=mine"
-    )
+    edits = ["pretraining.sizes=[53M]", "law=null", "name=mine"]
+    settings = [argument for edit in edits for argument in ("--set", edit)]
+    code, out, _ = run(capsys, "plan", "looplm-scaling", *settings)
     assert code == 0
     assert "mine: 3 cells" in out
 
@@ -220,10 +220,12 @@ def test_failures_have_their_exit_codes_and_no_traceback(
 
 
 def test_a_reader_that_leaves_early_is_no_crash() -> None:
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
         [sys.executable, "-m", "suite.cli", "studies"],
+        env=buffered,
         stdout=write,
         stderr=subprocess.PIPE,
         text=True,

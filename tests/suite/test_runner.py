@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from suite.cli import main
 from suite.reports.manifest import read_manifest
 from suite.tracking.curves import live
@@ -100,8 +101,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 @pytest.fixture
 def copied(finished: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
     study, home = finished
-    shutil.copytree(home, tmp_path / "a home, moved – ünïcode")
-    return study, tmp_path / "a home, moved – ünïcode"
+    shutil.copytree(home, tmp_path / "a home, moved, ünïcode 移動")
+    return study, tmp_path / "a home, moved, ünïcode 移動"
 
 
 def test_every_stage_leaves_finished_runs(finished: tuple[str, Path]) -> None:

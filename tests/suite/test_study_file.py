@@ -24,6 +24,7 @@ pretraining:
   sizes:
     - {name: small, num_hidden_layers: 2, hidden_size: 32}
     - {name: large, num_hidden_layers: 3, hidden_size: 64}
+    - {name: third, num_hidden_layers: 1, hidden_size: 48}
   recurrences: [1, 4]
   tokens: 8192
 law: {hold_out: {sizes: [large]}}
@@ -183,7 +184,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ("searches[0].evaluate_on=web", "searches[0].evaluate_on", ["'web'", "prose, maths"]),
     ("searches[0].model=2", "searches[0].model", ["got 2", "positions 0 to 1"]),
     ("pretraining.sizes[0]=54M", "pretraining.sizes[0]", ["'54M'", "53M, 134M, 374M", "shape"]),
-    ("law.hold_out.sizes=[huge]", "law.hold_out.sizes[0]", ["'huge'", "small, large"]),
+    ("law.hold_out.sizes=[huge]", "law.hold_out.sizes[0]", ["'huge'", "small, large, third"]),
     ("law.hold_out.recurrences=[2]", "law.hold_out.recurrences[0]", ["2", "1, 4"]),
     ("pretraining=null", "law", ["the stage pretraining", "missing"]),
     ("calibration=null", "searches", ["the stage calibration", "missing"]),
@@ -191,7 +192,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "calibration.models[0].size=huge",
         "calibration.models[0].size",
-        ["does not pretrain", "'huge'", "small, large"],
+        ["does not pretrain", "'huge'", "small, large, third"],
     ),
     (
         "calibration.models[0].recurrence=2",
@@ -239,9 +240,19 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ),
     ("pretraining.sizes[0].vocab_size=256", "pretraining.sizes[0]", ["256", "257 tokens"]),
     (
+        "law.hold_out.sizes=[small, large, third]",
+        "law.hold_out",
+        ["['small', 'large', 'third']", "nothing is left to fit"],
+    ),
+    (
         "law.hold_out.sizes=[small, large]",
         "law.hold_out",
-        ["['small', 'large']", "nothing is left to fit"],
+        ["got 1 of pretraining.sizes left to fit", "at least two", "hold out fewer"],
+    ),
+    (
+        "law.hold_out.recurrences=[4]",
+        "law.hold_out",
+        ["got 1 of pretraining.recurrences left to fit", "at least two"],
     ),
     (
         "law.hold_out.recurrences=[1, 4]",
@@ -308,9 +319,9 @@ def test_refuses_in_one_line_that_names_key_value_and_what_is_allowed(
         ("{name: x, corpora: {a: {source: embedded}}}", ["pretraining: ", "calibration"]),
         (
             STUDY.replace("law:", "law: {form: chinchilla}\nlaw:"),
-            ["law: ", "line 12", "second time"],
+            ["law: ", "line 13", "second time"],
         ),
-        (STUDY.replace("recurrences: [1, 4]", "recurrences: [1, 4"), ["not valid YAML", "line 10"]),
+        (STUDY.replace("recurrences: [1, 4]", "recurrences: [1, 4"), ["not valid YAML", "line 11"]),
         (
             "{name: x, corpora: {a: {source: embedded}}, calibration: {models: [{size: s, "
             "recurrence: 1}], calibrate_on: [a], evaluate_on: [a], budgets: [9], rank: 1}}",
@@ -517,6 +528,19 @@ def test_a_study_file_must_be_utf_8(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"the study file {file} is not UTF-8 text: byte 7 is 0xe9; save it as UTF-8"
     )
+
+
+def test_a_study_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(STUDY)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(InputError) as caught:
+        load_study(str(file))
+    assert str(caught.value) == f"cannot read the study file {file}: Permission denied"
 
 
 JSON = st.recursive(

@@ -78,16 +78,31 @@ def test_the_vocabulary_of_a_size_must_hold_the_tokenizer() -> None:
         parse_study(STUDY, overrides=edits)
 
 
-def test_one_size_and_recurrence_may_stay_out_of_two_hold_outs() -> None:
+@pytest.mark.parametrize(
+    ("form", "sizes", "recurrences", "enough"),
+    [
+        ("looplm_total", "[53M, 134M, 374M]", "[1, 2, 4]", True),
+        ("looplm_total", "[53M, 134M]", "[1, 2, 4]", False),  # one size is held out
+        ("looplm_total", "[53M, 134M, 374M]", "[2, 4]", False),  # one recurrence, too
+        ("chinchilla", "[53M, 134M, 374M]", "[2, 4]", True),
+        ("chinchilla", "[53M, 134M]", "[2, 4]", False),
+    ],
+)
+def test_a_law_needs_two_levels_of_each_of_its_variables(
+    form: str, sizes: str, recurrences: str, enough: bool
+) -> None:
     edits = [
-        "pretraining.sizes=[53M, 134M]",
+        f"pretraining.sizes={sizes}",
+        f"pretraining.recurrences={recurrences}",
         "calibration=null",
         "searches=[]",
-        "law={hold_out: {sizes: [134M], recurrences: [4]}}",
+        f"law={{form: {form}, hold_out: {{sizes: [134M], recurrences: [4]}}}}",
     ]
-    assert parse_study(STUDY, overrides=edits).law is not None
-    with pytest.raises(InputError, match="nothing is left to fit"):
-        parse_study(STUDY, overrides=[*edits, "law.hold_out.recurrences=[1, 4]"])
+    if enough:
+        assert parse_study(STUDY, overrides=edits).law is not None
+    else:
+        with pytest.raises(InputError, match=r"got 1 of pretraining\..* needs at least two"):
+            parse_study(STUDY, overrides=edits)
 
 
 @pytest.mark.parametrize(

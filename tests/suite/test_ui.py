@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import suite.ui
 from suite.errors import InputError
 from suite.tracking.home import Home
 from suite.tracking.store import Store
@@ -26,7 +29,7 @@ def test_the_server_listens_on_the_loopback_address_and_serves_the_home(tmp_path
     home = Home.at(tmp_path / "a home")
     command = server_command(home, port=5055)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
-    options = dict(zip(command[4:], command[5:], strict=False))
+    options = dict(itertools.pairwise(command))
     assert options["--backend-store-uri"] == f"sqlite:///{tmp_path}/a home/mlflow.db"
     assert options["--artifacts-destination"] == f"{tmp_path}/a home/artifacts"
     assert options["--host"] == "127.0.0.1"
@@ -45,6 +48,58 @@ def test_a_server_has_pages_of_its_own(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://tracking.example")
     with pytest.raises(InputError, match=r"its own pages: https://tracking\.example"):
         serve(Home.at(tmp_path), port=5055)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Serve by a small program instead of MLflow."""
+    command = [sys.executable, "-c", program]
+    monkeypatch.setattr(suite.ui, "server_command", lambda home, port: command)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_and_its_workers(
+    make_home: MakeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    pids = tmp_path / "pids"
+    stand_in(
+        monkeypatch,
+        "import os, pathlib, time\n"
+        "worker = os.fork()\n"
+        f"if worker: pathlib.Path({str(pids)!r}).write_text(f'{{os.getpid()}} {{worker}}')\n"
+        "time.sleep(100)\n",
+    )
+
+    def stop() -> None:
+        while not (pids.exists() and pids.read_text()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop).start()
+    assert serve(make_home("home"), port=5055) == 0
+    server, worker = map(int, pids.read_text().split())
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+    assert ended(worker)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process that is not our child ends within seconds."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_server_that_ends_by_itself_gives_its_exit_code(
+    make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, "raise SystemExit(3)")
+    assert serve(make_home("home"), port=5055) == 3
 
 
 @pytest.fixture
@@ -69,18 +124,19 @@ def served(make_home: MakeHome, tmp_path: Path) -> Iterator[tuple[str, str]]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=tmp_path,
-            start_new_session=True,
         )
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_for(f"{address}/health", process, log)
         yield address, run_id
-        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+        with socket.socket() as free:
+            assert free.connect_ex(("127.0.0.1", port)) != 0  # nobody listens any more
         assert f"{address} shows {moved}; end with Ctrl-C" in log.read_text()
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.terminate()
             process.wait()
 
 

@@ -16,7 +16,7 @@ import suite.tracking.reader
 from suite.errors import InputError
 from suite.tracking.curves import CURVE_SCHEMA
 from suite.tracking.home import Home
-from suite.tracking.reader import RUN_SCHEMA, TEXT_SCHEMA, SqlReader, live, open_reader
+from suite.tracking.reader import RUN_SCHEMA, TEXT_SCHEMA, live, open_reader
 from suite.tracking.store import Store
 
 MakeHome = Callable[[str], Home]
@@ -229,18 +229,3 @@ def test_a_database_of_something_else(tmp_path: Path) -> None:
         database.execute("CREATE TABLE tracks (name TEXT)")
     with pytest.raises(InputError, match="holds no MLflow runs yet"):
         open_reader(home)
-
-
-def test_a_password_stays_out_of_messages() -> None:
-    reader = SqlReader("postgresql://user:secret@127.0.0.1:1/db") if _has_postgres() else None
-    if reader is None:
-        pytest.skip("no driver for PostgreSQL is installed")
-    with pytest.raises(InputError) as caught:
-        reader.check()
-    assert "secret" not in str(caught.value)
-
-
-def _has_postgres() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("psycopg2") is not None

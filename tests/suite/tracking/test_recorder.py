@@ -92,6 +92,7 @@ def test_a_new_run_has_the_contract_tags_params_and_corpora(store: Store) -> Non
     )
     assert "suite.version" in run.data.tags
     assert attempts_from_tags(run.data.tags) == (recorder.attempt,)
+    assert run.inputs is not None
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["prose"]
 
 
@@ -217,6 +218,16 @@ def test_a_clock_that_goes_back_after_a_rollback_that_was_cut_off(
     ]
 
 
+def test_attempts_start_one_after_another_whatever_the_clock_says(
+    store: Store, clock: Clock
+) -> None:
+    first = begin(store)
+    clock.now -= 100
+    second = begin(store, first.run_id)
+    third = begin(store, first.run_id)
+    assert first.attempt.started < second.attempt.started < third.attempt.started
+
+
 def test_starting_afresh_supersedes_all_of_the_earlier_attempt(store: Store, clock: Clock) -> None:
     first = begin(store)
     first.log({"loss": 1.0}, 0)
@@ -291,6 +302,7 @@ def test_a_run_that_was_cut_off_while_it_began_gets_its_settings_later(
     run = store.client.get_run(run_id)
     assert recorder.attempt.number == 2
     assert run.data.params == {"tokens": "100", "betas": "[0.9, 0.95]"}
+    assert run.inputs is not None
     assert len(run.inputs.dataset_inputs) == 1
 
 

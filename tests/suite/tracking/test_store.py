@@ -103,6 +103,19 @@ def test_an_artifact_is_a_copy_inside_the_home(home: Home, tmp_path: Path) -> No
     )
 
 
+def test_an_experiment_with_a_place_of_its_own_keeps_it(home: Home, tmp_path: Path) -> None:
+    """Made by hand, or on a server: artifacts then go where MLflow would put them."""
+    store = Store(home)
+    store.client.create_experiment("demo", artifact_location=str(tmp_path / "elsewhere"))
+    run_id = new_run(store)
+    file = tmp_path / "file.txt"
+    file.write_text("x")
+    store.log_artifact(run_id, file, "folder")
+    kept = tmp_path / "elsewhere" / run_id / "artifacts" / "folder" / "file.txt"
+    assert kept.read_text() == "x"
+    assert not home.artifacts.exists()
+
+
 def test_a_home_may_move_with_all_that_it_holds(make_home: MakeHome, tmp_path: Path) -> None:
     before = make_home("home")
     store = Store(before)
@@ -188,10 +201,12 @@ def test_corpora_are_datasets_of_the_run_once(home: Home) -> None:
     )
     store.log_datasets(run_id, [record])
     store.log_datasets(run_id, [record])
-    (logged,) = store.client.get_run(run_id).inputs.dataset_inputs
+    inputs = store.client.get_run(run_id).inputs
+    assert inputs is not None
+    (logged,) = inputs.dataset_inputs
     assert (logged.dataset.name, logged.dataset.digest) == ("prosa ü", "0123456789abcdef")
     assert json.loads(logged.dataset.source) == {"source": "files:data/*.jsonl"}
-    assert json.loads(logged.dataset.profile) == {"num_documents": 3}
+    assert json.loads(logged.dataset.profile or "") == {"num_documents": 3}
     assert {tag.key: tag.value for tag in logged.tags} == {"mlflow.data.context": "training"}
 
 
