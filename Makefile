@@ -17,10 +17,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/pytest tests/benchmarks -m benchmark -s --override-ini addopts=--import-mode=importlib
+	$(BIN)/pytest -m benchmark -s
 
 soak: $(READY)
-	$(BIN)/pytest -m slow --override-ini timeout=3600 --override-ini addopts=--import-mode=importlib
+	$(BIN)/pytest -m slow --override-ini timeout=3600
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'

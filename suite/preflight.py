@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from suite.errors import InputError
 from suite.materials import Materials
 from suite.models import find_checkpoint
-from suite.study import CalibrationSpec
+from suite.study import CalibrationSpec, Study
 
 
 def check_corpora(materials: Materials) -> None:
@@ -15,6 +16,28 @@ def check_corpora(materials: Materials) -> None:
     """
     for name in materials.study.corpora:
         _ = materials.corpus(name).train
+
+
+def check_devices(study: Study) -> None:
+    """Refuse several devices: a run does not yet start the processes that they need.
+
+    The modules themselves divide batches over ranks; what is missing is a runner of which only
+    one rank writes to the store.
+
+    Raises:
+        InputError: if a stage asks for more than one device.
+    """
+    for stage, spec in (("pretraining", study.pretraining), ("calibration", study.calibration)):
+        if spec is None:
+            continue
+        for key in ("devices", "num_nodes"):
+            asked = getattr(spec.trainer, key)
+            if asked not in (1, "auto"):
+                raise InputError(
+                    f"got {asked}; `suite run` uses 1 for now. To fill a machine, run several "
+                    "studies side by side, each with its own home or name",
+                    key=f"{stage}.trainer.{key}",
+                )
 
 
 def check_budgets(materials: Materials) -> None:

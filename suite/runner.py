@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.materials import Materials
-from suite.preflight import check_budgets, check_corpora
+from suite.preflight import check_budgets, check_corpora, check_devices
 from suite.progress import Display
 from suite.reports.build import PAGE_NAME
 from suite.stages.calibration import run_calibration
@@ -53,6 +53,7 @@ def run_study(
         StopRequested: after SIGINT or SIGTERM, with everything saved.
     """
     spec, base = load_study(study, overrides)
+    check_devices(spec)
     materials = Materials(spec, base, home)
     check_corpora(materials)
     home.create()

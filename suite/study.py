@@ -114,7 +114,7 @@ class TrainerSpec:
 
     Attributes:
         accelerator: ``auto``, ``cpu``, ``gpu``, ``mps``, ...
-        devices: number of devices, or ``auto``.
+        devices: number of devices, or ``auto``; ``suite run`` uses one for now.
         num_nodes: number of machines.
         strategy: ``auto``, ``ddp``, ``fsdp``, ...
         precision: ``32-true``, ``bf16-mixed``, ``bf16-true``, ``16-mixed`` or ``64-true``.

@@ -117,6 +117,16 @@ def test_a_home_that_cannot_be_written_is_said_before_any_work(
     assert "--home" in said
 
 
+@pytest.mark.parametrize("stage", ["pretraining", "calibration"])
+def test_several_devices_are_refused_before_any_work(
+    stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = f"{stage}.trainer.devices=2"
+    assert main(["run", "demo", "--home", str(tmp_path / "home"), "--set", several]) == 2
+    assert f"{stage}.trainer.devices: got 2;" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("verb", ["report", "verify"])
 def test_a_home_without_runs_names_the_cure(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

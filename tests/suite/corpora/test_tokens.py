@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.atomic import write_atomically
 from suite.corpora import (
     Corpus,
     TokenStream,
@@ -18,7 +19,6 @@ from suite.corpora import (
     pieces,
     token_stream,
 )
-from suite.atomic import write_atomically
 from suite.corpora.byte_level import ByteTokenizer
 from suite.errors import InputError
 from suite.study import CorpusSpec
