@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+import polars as pl
+
 from suite.cells import Cell, moments_settings
 from suite.errors import SuiteError
 from suite.models import ModelSource
@@ -31,9 +33,16 @@ def run_searches(context: StageContext) -> None:
             continue
         cell = search_cell(context, spec, search, source)
         found = tracked.get(cell.fingerprint)
-        if found is None or not found.settled:
+        if found is None or not found.settled or _finished_trials(context, found) < search.trials:
             context.stop.check()
             _search(context, spec, search, source, cell, found, cache)
+
+
+def _finished_trials(context: StageContext, search: TrackedCell) -> int:
+    """Finished trials of a search; a study that now asks for more goes on with it."""
+    runs = context.reader.runs(context.study.name)
+    mine = runs.filter(pl.col("parent_run_id") == search.run_id, pl.col("status") == "FINISHED")
+    return mine.height
 
 
 def search_cell(
@@ -55,7 +64,6 @@ def search_cell(
                 "rank": list(search.over.rank),
             },
             "objectives": list(search.objectives),
-            "trials": search.trials,
         },
         labels={
             "name": search.name,

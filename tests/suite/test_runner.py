@@ -163,6 +163,18 @@ def test_a_second_run_does_nothing(
     assert str(page) in capsys.readouterr().out
 
 
+def test_a_search_goes_on_when_more_trials_are_asked_for(copied: tuple[str, Path]) -> None:
+    study, home = copied
+    before = runs_of(home).filter(pl.col("kind") == "trial")["run_id"]
+    assert suite("run", study, "--set", "searches[0].trials=7", home=home) == 0
+    runs = runs_of(home)
+    assert runs.filter(pl.col("kind") == "search").height == 1
+    trials = runs.filter(pl.col("kind") == "trial")
+    assert trials.height == 7
+    assert set(before) < set(trials["run_id"])
+    assert trials["cell"].is_unique().all()
+
+
 def test_the_same_study_from_scratch_gives_the_same_curves(
     finished: tuple[str, Path], tmp_path: Path
 ) -> None:
