@@ -175,17 +175,19 @@ class KVCalibration(LightningModule):
         moments = self._moments = self._moments or self._fresh()
         started = time.perf_counter()
         keys, values = self._rows(batch)
+        seconds_a_row = (time.perf_counter() - started) / max(len(keys), 1)
         keys, values = keys[self._skip :], values[self._skip :]
         self._skip = 0
         while len(keys) and self._budgets:
-            taken = self._budgets[0] - moments.num_rows
-            moments.update(keys[:taken], values[:taken])
-            keys, values = keys[taken:], values[taken:]
+            left = self._budgets[0] - moments.num_rows
+            taken, taken_values = keys[:left], values[:left]
+            keys, values = keys[left:], values[left:]
+            started = time.perf_counter()
+            moments.update(taken, taken_values)
+            # a budget inside a batch is charged its own share of the forward pass
+            moments.seconds += seconds_a_row * len(taken) + time.perf_counter() - started
             if moments.num_rows == self._budgets[0]:
-                moments.seconds += time.perf_counter() - started
                 self._on_budget(self._budgets.pop(0), moments)
-                started = time.perf_counter()
-        moments.seconds += time.perf_counter() - started
         self._on_progress(moments.num_rows)
         if not self._budgets or self._stop.requested:
             self.trainer.should_stop = True

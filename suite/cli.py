@@ -75,13 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"suite {suite.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
+    home = argparse.ArgumentParser(add_help=False)
+    home.add_argument(
         "--home",
         metavar="FOLDER",
         help="folder that holds all state (default: SUITE_HOME, else ./mlruns)",
     )
-    common.add_argument("--debug", action="store_true", help="show tracebacks")
+    debug = argparse.ArgumentParser(add_help=False)
+    debug.add_argument("--debug", action="store_true", help="show tracebacks")
+    common = [home, debug]
     study = argparse.ArgumentParser(add_help=False)
     study.add_argument("study", metavar="STUDY", help="name of a shipped study, or a YAML file")
     study.add_argument(
@@ -93,12 +95,22 @@ def _parser() -> argparse.ArgumentParser:
         help="set a key of the study, such as pretraining.tokens=200000; may be repeated",
     )
     for name, run, parents, text in (
-        ("studies", _studies, [common], "list the shipped studies"),
-        ("plan", _plan, [study, common], "show cells, FLOPs, memory and time; run nothing"),
-        ("run", _run, [study, common], "run every stage that is not finished, then report"),
-        ("report", _report, [study, common], "build the report from the tracking store alone"),
-        ("verify", _verify, [study, common], "rebuild the report from the store and compare"),
-        ("ui", _ui, [common], "open the MLflow UI on the home"),
+        ("studies", _studies, [debug], "list the shipped studies"),
+        ("plan", _plan, [study, debug], "show cells, FLOPs, memory and time; run nothing"),
+        ("run", _run, [study, *common], "run every stage that is not finished, then report"),
+        (
+            "report",
+            _report,
+            [study, *common],
+            "build the report from the tracking store alone",
+        ),
+        (
+            "verify",
+            _verify,
+            [study, *common],
+            "rebuild the report from the store and compare",
+        ),
+        ("ui", _ui, common, "open the MLflow UI on the home"),
     ):
         verb = verbs.add_parser(
             name, parents=parents, help=text, description=text[0].upper() + text[1:] + "."
@@ -118,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
                 default=989.0,
                 metavar="TFLOPS",
                 help="peak of one device (default: 989, an H100 or H200 in bf16)",
+            )
+            verb.add_argument(
+                "--peak-float64-tflops",
+                type=_positive,
+                default=67.0,
+                metavar="TFLOPS",
+                help="its peak in float64, for KV moments and solves (default: 67, likewise)",
             )
         if name == "ui":
             verb.add_argument("--port", type=_port, default=5000, help="port (default: 5000)")
@@ -165,7 +184,12 @@ def _plan(options: argparse.Namespace) -> int:
     from suite.study_file import load_study
 
     study, _ = load_study(options.study, options.overrides)
-    plan = plan_study(study, peak_flops=options.peak_tflops * 1e12, utilisation=options.utilisation)
+    plan = plan_study(
+        study,
+        peak_flops=options.peak_tflops * 1e12,
+        double_peak_flops=options.peak_float64_tflops * 1e12,
+        utilisation=options.utilisation,
+    )
     print_plan(plan)
     return 0
 

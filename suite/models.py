@@ -46,6 +46,11 @@ class ModelSource:
         """What transformers loads it by."""
         return str(self.folder or self.spec.path)
 
+    @property
+    def _revision(self) -> str:
+        """The commit that the identity names, so that a later push changes nothing."""
+        return "main" if self.folder else self.identity
+
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer.
 
@@ -56,7 +61,7 @@ class ModelSource:
             self.name,
             key=self.key,
             base=Path(),
-            revision=self.spec.revision,
+            revision=self._revision,
             gguf_file=self.spec.gguf_file,
             trust_remote_code=self.spec.trust_remote_code,
         )
@@ -82,7 +87,7 @@ class ModelSource:
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 self.name,
-                revision=self.spec.revision or "main",
+                revision=self._revision,
                 trust_remote_code=self.spec.trust_remote_code,
                 dtype=widths.get(precision, torch.float32),
                 **options,

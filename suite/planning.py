@@ -31,6 +31,7 @@ class CellCost:
         parameters: of the model, or none where they are not known before it is loaded.
         tokens: trained on, or calibrated on.
         flops: floating-point operations; pretraining's evaluations are left out.
+        double_flops: those that are done in float64: moments, solves and errors.
         memory: bytes on one device at its peak, or none where not known.
     """
 
@@ -39,6 +40,7 @@ class CellCost:
     tokens: int
     flops: float | None
     memory: float | None
+    double_flops: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +51,40 @@ class Plan:
         study: its name.
         cells: in the order in which they run.
         peak_flops: peak of one device, operations a second.
-        utilisation: share of the peak that is assumed to be reached.
+        double_peak_flops: its peak in float64.
+        utilisation: share of either peak that is assumed to be reached.
+        cache_bytes: KV moments on disk, as far as shapes are known.
+        searches: trials of all searches.
     """
 
     study: str
     cells: tuple[CellCost, ...]
     peak_flops: float
+    double_peak_flops: float
     utilisation: float
+    cache_bytes: float
+    searches: int
 
     @property
     def flops(self) -> float:
         """Operations of all cells whose cost is known."""
         return sum(cell.flops or 0.0 for cell in self.cells)
 
-    def hours(self, flops: float) -> float:
-        """Device-hours of a number of operations."""
-        return flops / (self.peak_flops * self.utilisation) / 3600
+    def hours(self, cell: CellCost) -> float:
+        """Device-hours of a cell; 0 where its cost is not known."""
+        single = (cell.flops or 0.0) - cell.double_flops
+        seconds = single / self.peak_flops + cell.double_flops / self.double_peak_flops
+        return seconds / self.utilisation / 3600
+
+    @property
+    def total_hours(self) -> float:
+        """Device-hours of all cells whose cost is known."""
+        return sum(map(self.hours, self.cells))
 
 
-def plan_study(study: Study, *, peak_flops: float, utilisation: float) -> Plan:
+def plan_study(
+    study: Study, *, peak_flops: float, double_peak_flops: float, utilisation: float
+) -> Plan:
     """Cost every cell of a study.
 
     A pretraining cell costs ``training_flops_per_token`` a token. A calibration cell costs its
@@ -79,6 +96,7 @@ def plan_study(study: Study, *, peak_flops: float, utilisation: float) -> Plan:
     Args:
         study: the study.
         peak_flops: peak of one device, operations a second.
+        double_peak_flops: its peak in float64.
         utilisation: share of the peak, above 0 and at most 1.
     """
     cells: list[CellCost] = []
@@ -87,7 +105,13 @@ def plan_study(study: Study, *, peak_flops: float, utilisation: float) -> Plan:
     if study.calibration is not None:
         cells += _calibration(study, study.calibration)
     return Plan(
-        study=study.name, cells=tuple(cells), peak_flops=peak_flops, utilisation=utilisation
+        study=study.name,
+        cells=tuple(cells),
+        peak_flops=peak_flops,
+        double_peak_flops=double_peak_flops,
+        utilisation=utilisation,
+        cache_bytes=_cache_bytes(study, study.calibration) if study.calibration else 0.0,
+        searches=sum(search.trials for search in study.searches),
     )
 
 
@@ -167,22 +191,39 @@ def _calibration_cell(
 ) -> CellCost:
     """Cost of one cell, of which ``forward`` tokens go through the model."""
     flops = memory = None
+    double = 0.0
     if shape is not None:
         width = shape.layers * shape.heads * shape.head_dim
         passes = forward * (2.0 * shape.parameters + 2.0 * width**2)
         solves = 2 * len(spec.budgets) * _solve_flops(width, spec.rank, niter)
         errors = 2 * len(spec.budgets) * len(spec.evaluate_on) * 2.0 * width**2 * spec.rank
         flops = passes + solves + errors
+        double = flops - forward * 2.0 * shape.parameters
         weights = shape.parameters * _ACTIVATION_BYTES.get(spec.trainer.precision, 2)
-        # two running matrices; then, the model gone, one of them, S of a corpus and the solver's
-        memory = max(weights + 2 * 8.0 * width**2, 4 * 8.0 * width**2 + 3 * 8.0 * width * spec.rank)
+        # beside the model: keys and values of one budget, of each evaluation corpus, and two
+        # matrices and three bases at work in the solver
+        matrices = 2 + 2 * len(spec.evaluate_on) + 2
+        memory = weights + matrices * 8.0 * width**2 + 3 * 8.0 * width * spec.rank
     return CellCost(
         name=f"calibrate {model_label(model)} on {corpus} niter={niter}",
         parameters=shape.parameters if shape else None,
         tokens=spec.budgets[-1],
         flops=flops,
         memory=memory,
+        double_flops=double,
     )
+
+
+def _cache_bytes(study: Study, spec: CalibrationSpec) -> float:
+    """Keys and values, float64, at every budget and of every evaluation corpus."""
+    total = 0.0
+    for model in spec.models:
+        shape = model.shape or _looped_shape(study, model)
+        if shape is not None:
+            width = shape.layers * shape.heads * shape.head_dim
+            files = len(spec.calibrate_on) * len(spec.budgets) + len(spec.evaluate_on)
+            total += files * 2 * 8.0 * width**2
+    return total
 
 
 def _solve_flops(width: int, rank: int, niter: Niter) -> float:
@@ -212,13 +253,18 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             format_count(cell.tokens),
             "?" if cell.flops is None else f"{cell.flops:.2e}",
             "?" if cell.memory is None else format_bytes(cell.memory),
-            "?" if cell.flops is None else f"{plan.hours(cell.flops):.3g}",
+            "?" if cell.flops is None else f"{plan.hours(cell):.3g}",
         )
     console.print(table)
     console.print(
-        f"In all {plan.flops:.3g} FLOPs, {plan.hours(plan.flops):,.3g} device-hours at "
-        f"{plan.utilisation:.0%} of {plan.peak_flops / 1e12:,.0f} TFLOP/s."
+        f"In all {plan.flops:.3g} FLOPs, {plan.total_hours:,.3g} device-hours at "
+        f"{plan.utilisation:.0%} of {plan.peak_flops / 1e12:,.0f} TFLOP/s "
+        f"({plan.double_peak_flops / 1e12:,.0f} in float64, for moments and solves)."
     )
+    if plan.cache_bytes:
+        console.print(f"KV moments take {format_bytes(plan.cache_bytes)} in the home's cache.")
+    if plan.searches:
+        console.print(f"Searches add {plan.searches} solves, not counted above.")
     if any(cell.flops is None for cell in plan.cells):
         console.print("? : the model's shape is known once it is loaded, or declared as `shape`.")
 

@@ -19,13 +19,13 @@ def check_corpora(materials: Materials) -> None:
 
 
 def check_devices(study: Study) -> None:
-    """Refuse several devices: a run does not yet start the processes that they need.
+    """Refuse devices that are not there, and several of them.
 
-    The modules themselves divide batches over ranks; what is missing is a runner of which only
-    one rank writes to the store.
+    A run does not yet start the processes that several devices need: the modules divide batches
+    over ranks, but the runner has no notion of a rank that must not write to the store.
 
     Raises:
-        InputError: if a stage asks for more than one device.
+        InputError: if a stage asks for more than one device, or for one that is not there.
     """
     for stage, spec in (("pretraining", study.pretraining), ("calibration", study.calibration)):
         if spec is None:
@@ -35,9 +35,24 @@ def check_devices(study: Study) -> None:
             if asked not in (1, "auto"):
                 raise InputError(
                     f"got {asked}; `suite run` uses 1 for now. To fill a machine, run several "
-                    "studies side by side, each with its own home or name",
+                    "studies side by side, each with its own name",
                     key=f"{stage}.trainer.{key}",
                 )
+        if not _is_there(spec.trainer.accelerator):
+            raise InputError(
+                f"got {spec.trainer.accelerator!r}; this machine has no such device, so use auto "
+                "or cpu",
+                key=f"{stage}.trainer.accelerator",
+            )
+
+
+def _is_there(accelerator: str) -> bool:
+    if accelerator in ("auto", "cpu"):
+        return True
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return any(there.values()) if accelerator == "gpu" else there[accelerator]
 
 
 def check_budgets(materials: Materials) -> None:

@@ -16,6 +16,7 @@ from suite.stages.law import run_law
 from suite.stages.pretraining import run_pretraining
 from suite.stages.report import run_report
 from suite.stages.search import run_searches
+from suite.stages.selection import select_runs
 from suite.stopping import StopFlag
 from suite.study_file import load_study
 from suite.tracking.home import Home
@@ -69,6 +70,7 @@ def run_study(
         for stage in _STAGES:
             stage(context)
             stop.check()
+        select_runs(context)
         run_report(context)
         return StudyOutcome(
             page=home.reports / spec.name / PAGE_NAME, failures=dict(context.failures)

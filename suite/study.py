@@ -110,13 +110,15 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSpec:
-    """Handed to ``lightning.Trainer``; only ``precision`` can change a result.
+    """Handed to ``lightning.Trainer``; only ``precision`` enters a fingerprint.
+
+    The others change at most the last digits of a result.
 
     Attributes:
-        accelerator: ``auto``, ``cpu``, ``gpu``, ``mps``, ...
+        accelerator: ``auto``, ``cpu``, ``gpu``, ``cuda`` or ``mps``.
         devices: number of devices, or ``auto``; ``suite run`` uses one for now.
         num_nodes: number of machines.
-        strategy: ``auto``, ``ddp``, ``fsdp``, ...
+        strategy: ``auto``, ``ddp``, ``ddp_spawn`` or ``fsdp``.
         precision: ``32-true``, ``bf16-mixed``, ``bf16-true``, ``16-mixed`` or ``64-true``.
         num_workers: loader processes a device.
         threads: CPU threads a process; default all cores. One is the fastest for models too
@@ -124,10 +126,10 @@ class TrainerSpec:
             whatever the number of cores.
     """
 
-    accelerator: str = "auto"
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = "auto"
     devices: Positive | Literal["auto"] = 1
     num_nodes: Positive = 1
-    strategy: str = "auto"
+    strategy: Literal["auto", "ddp", "ddp_spawn", "fsdp"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"] = "32-true"
     num_workers: Annotated[int, Ge(0)] = 0
     threads: Positive | None = None

@@ -27,6 +27,7 @@ from suite.reports.run_text import RunText, UnreadableError, read_text
 from suite.tracking.reader import Reader, live
 
 LOSS_METRICS = ("train/total_loss", "val/total_loss", "val/bits_per_byte")
+SELECTED_TAG = "suite.selected"
 _KINDS = ("pretraining", "calibration", "law", "search", "trial")
 _RunT = TypeVar("_RunT", bound=TrackedRun)
 
@@ -130,7 +131,7 @@ class _Selection:
     def newest(
         self, kind: str, record: Callable[[RunText], _RunT], point: Callable[[_RunT], Hashable]
     ) -> tuple[_RunT, ...]:
-        """The newest run for each grid point, oldest point first."""
+        """The run of each grid point that was selected last, oldest point first."""
         chosen: dict[Hashable, _RunT] = {}
         for _, run in self.read(kind, record):
             older = chosen.pop(point(run), None)
@@ -138,6 +139,19 @@ class _Selection:
                 self.leave_out(older, f"run {run.run_id} is newer at the same grid point")
             chosen[point(run)] = run
         return tuple(sorted(chosen.values(), key=lambda run: (run.start_time, run.run_id)))
+
+
+def selection_times(runs: pl.DataFrame, tags: pl.DataFrame) -> dict[str, int]:
+    """When each run was last selected, in ms since 1970: at its start, or as its tag says.
+
+    Args:
+        runs: with run_id and start_time.
+        tags: with run_id, key and value.
+    """
+    marks = tags.filter(pl.col("key") == SELECTED_TAG).select("run_id", "value")
+    marked = {run_id: int(value) for run_id, value in marks.iter_rows() if value.isdigit()}
+    started = runs.select("run_id", "start_time").iter_rows()
+    return {run_id: max(start or 0, marked.get(run_id, 0)) for run_id, start in started}
 
 
 def read_tracked(reader: Reader, study: str) -> Tracked:
@@ -149,10 +163,12 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
     """
     frame = reader.runs(study).filter(pl.col("kind").is_in(_KINDS))
     ids = frame["run_id"].to_list()
-    params, tags = _texts(reader.params(ids)), _texts(reader.tags(ids))
+    tag_frame = reader.tags(ids)
+    params, tags = _texts(reader.params(ids)), _texts(tag_frame)
+    times = selection_times(frame, tag_frame)
+    rows = sorted(frame.iter_rows(named=True), key=lambda r: (times[r["run_id"]], r["run_id"]))
     selection = _Selection(
-        RunText(row, params.get(row["run_id"], {}), tags.get(row["run_id"], {}))
-        for row in frame.sort("start_time", "run_id").iter_rows(named=True)
+        RunText(row, params.get(row["run_id"], {}), tags.get(row["run_id"], {})) for row in rows
     )
     pretraining = selection.newest("pretraining", _pretraining, lambda c: (c.size, c.recurrence))
     calibration = selection.newest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from suite.cells import Cell, calibration_cell, pretraining_cells
@@ -12,6 +13,7 @@ from suite.stages.moments import MomentsCache
 from suite.stages.pretraining import model_folder
 from suite.study import CalibrationSpec, Niter
 from suite.tracking.recorder import RunRecorder
+from suite.tracking.store import DatasetRecord
 
 
 def run_calibration(context: StageContext) -> None:
@@ -33,22 +35,26 @@ def run_calibration(context: StageContext) -> None:
                     niter=niter,
                 )
                 found = tracked.get(cell.fingerprint)
-                if found is not None and found.settled:
+                if not context.needs_work(cell, found):
                     continue
                 context.stop.check()
-                names = dict.fromkeys([corpus, *spec.evaluate_on])
                 recorder = context.begin(
                     cell,
                     found,
                     device=spec.trainer.accelerator,
-                    datasets=[
-                        context.materials.dataset(
-                            name, "calibration" if name == corpus else "evaluation"
-                        )
-                        for name in names
-                    ],
+                    datasets=calibration_datasets(context, corpus, spec.evaluate_on),
                 )
                 _calibrate(context, cache, source, corpus, niter, cell, recorder)
+
+
+def calibration_datasets(
+    context: StageContext, calibrate_on: str, evaluate_on: Sequence[str]
+) -> list[DatasetRecord]:
+    """The corpora of a calibration with what each is for."""
+    uses = {calibrate_on: ["calibration"]}
+    for name in evaluate_on:
+        uses.setdefault(name, []).append("evaluation")
+    return [context.materials.dataset(name, " and ".join(what)) for name, what in uses.items()]
 
 
 def model_sources(context: StageContext, spec: CalibrationSpec) -> list[ModelSource]:

@@ -31,11 +31,13 @@ class TrackedCell:
         run_id: its run.
         status: MLflow's status.
         settled: whether there is nothing left to do for it.
+        failure: why it failed, where it did.
     """
 
     run_id: str
     status: str
     settled: bool
+    failure: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -49,6 +51,7 @@ class StageContext:
         display: progress.
         stop: set by SIGINT and SIGTERM.
         failures: names of cells that failed, with the reason.
+        selected: run ids of the study's cells as it stands now.
     """
 
     study: Study
@@ -57,7 +60,9 @@ class StageContext:
     display: Display
     stop: StopFlag
     failures: dict[str, str] = field(default_factory=dict)
+    selected: list[str] = field(default_factory=list)
     _store: Store | None = None
+    _reader: Reader | None = None
 
     @property
     def store(self) -> Store:
@@ -71,7 +76,9 @@ class StageContext:
         """The read side; opening it creates the store when there is none."""
         if self.home.owns_database and not self.home.database.exists():
             _ = self.store
-        return open_reader(self.home)
+        if self._reader is None:
+            self._reader = open_reader(self.home)
+        return self._reader
 
     def tracked(self, kind: str) -> dict[str, TrackedCell]:
         """Cells of one kind in the store, by fingerprint; the newest run of each."""
@@ -80,15 +87,27 @@ class StageContext:
         )
         tags = self.reader.tags(runs["run_id"].to_list())
         settled = set(tags.filter(pl.col("key") == SETTLED_TAG)["run_id"].to_list())
+        said = tags.filter(pl.col("key") == "suite.failure").select("run_id", "value")
+        failure = dict(said.iter_rows())
         return {
             row["cell"]: TrackedCell(
                 run_id=row["run_id"],
                 status=row["status"],
                 settled=row["status"] == "FINISHED"
                 or (row["status"] == "FAILED" and row["run_id"] in settled),
+                failure=failure.get(row["run_id"]),
             )
             for row in runs.iter_rows(named=True)
         }
+
+    def needs_work(self, cell: Cell, tracked: TrackedCell | None) -> bool:
+        """Whether a cell is not settled; one that failed for good fails the study again."""
+        if tracked is None or not tracked.settled:
+            return True
+        self.selected.append(tracked.run_id)
+        if tracked.status == "FAILED":
+            self.failures[cell.name] = tracked.failure or "it failed before"
+        return False
 
     def begin(
         self,
@@ -101,7 +120,7 @@ class StageContext:
         datasets: list[DatasetRecord] | None = None,
     ) -> RunRecorder:
         """Open the run of a cell, or go on in it, as a new attempt."""
-        return RunRecorder.begin(
+        recorder = RunRecorder.begin(
             self.store,
             study=self.study.name,
             name=cell.name,
@@ -114,6 +133,8 @@ class StageContext:
             settings=cell.parameters,
             datasets=datasets,
         )
+        self.selected.append(recorder.run_id)
+        return recorder
 
     def attempt(self, cell: Cell, recorder: RunRecorder, work: Callable[[], None]) -> bool:
         """Do a cell's work and end its run truthfully.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from suite.cells import Cell, pretraining_cells
+from suite.cells import Cell, fingerprint, pretraining_cells
 from suite.laws.fit import Fit, fit
 from suite.laws.forms import get_form
 from suite.laws.goodness import goodness
@@ -28,7 +30,7 @@ def run_law(context: StageContext) -> None:
     cells = finished_cells(context, spec)
     cell = law_cell(context, spec, cells)
     found = context.tracked("law").get(cell.fingerprint)
-    if found is not None and found.settled:
+    if not context.needs_work(cell, found):
         return
     recorder = context.begin(cell, found)
 
@@ -93,8 +95,7 @@ def law_cell(context: StageContext, spec: LawSpec, cells: pl.DataFrame) -> Cell:
         settings={
             **settings,
             "seed": context.study.seed,
-            "cells": json.dumps([cell for cell, _ in inputs]),
-            "held_out": json.dumps([cell for cell, held_out in inputs if held_out]),
+            "cells_digest": fingerprint(dict(inputs)),
         },
         labels={"hold_out": hold_out},
     )
@@ -108,7 +109,13 @@ def _record(
     points: FitPoints,
     result: Fit,
 ) -> None:
-    quality = goodness(points.loss, result.predict(points.variables()), points.held_out)
+    used = cells.filter(pl.col("run_id").is_in(list(points.run_ids)))
+    judged = [_predict(recorder, spec, row, curves, result) for row in used.iter_rows(named=True)]
+    quality = goodness(
+        np.concatenate([cell.real for cell in judged]),
+        np.concatenate([cell.predicted for cell in judged]),
+        np.concatenate([np.full(len(cell.real), cell.held_out) for cell in judged]),
+    )
     measured = {
         **{f"law/{symbol}": value for symbol, value in result.parameters.items()},
         "law/objective": result.objective,
@@ -121,20 +128,6 @@ def _record(
         "law/mean_relative_error/held_out": quality.mean_relative_error_held_out,
     }
     recorder.log({key: value for key, value in measured.items() if value is not None}, 0)
-    used = cells.filter(pl.col("run_id").is_in(list(points.run_ids)))
-    for row in used.iter_rows(named=True):
-        steps = curves.filter(pl.col("run_id") == row["run_id"], pl.col("step") > 0)["step"]
-        tokens = steps.to_numpy().astype(np.float64)
-        tokens = tokens[evenly_spaced(tokens, spec.points_per_curve)]
-        predicted = result.predict(
-            {
-                "parameters": np.full_like(tokens, row["parameters"]),
-                "recurrence": np.full_like(tokens, row["recurrence"]),
-                "tokens": tokens,
-            }
-        )
-        for step, loss in zip(tokens, predicted, strict=True):
-            recorder.log({f"predicted/{row['cell']}": float(loss)}, int(step))
     recorder.log_params({"num_points": result.num_points})
     recorder.set_tags(
         {
@@ -145,6 +138,43 @@ def _record(
             "suite.law.warnings": _as_tag([*result.warnings, *points.warnings]),
         }
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Judged:
+    """Tracked and predicted losses of one cell in the window of the fit, not smoothed.
+
+    Attributes:
+        real: [points].
+        predicted: [points].
+        held_out: whether the law did not see the cell.
+    """
+
+    real: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+    held_out: bool
+
+
+def _predict(
+    recorder: RunRecorder, spec: LawSpec, row: dict[str, Any], curves: pl.DataFrame, result: Fit
+) -> _Judged:
+    """Log the predicted curve of a cell at tracked steps; what parity draws is judged."""
+    curve = curves.filter(pl.col("run_id") == row["run_id"], pl.col("step") > 0)
+    tokens = curve["step"].to_numpy().astype(np.float64)
+    real = curve["value"].to_numpy()
+    kept = evenly_spaced(tokens, spec.points_per_curve)
+    last, tokens, real = tokens[-1], tokens[kept], real[kept]
+    predicted = result.predict(
+        {
+            "parameters": np.full_like(tokens, row["parameters"]),
+            "recurrence": np.full_like(tokens, row["recurrence"]),
+            "tokens": tokens,
+        }
+    )
+    for step, loss in zip(tokens, predicted, strict=True):
+        recorder.log({f"predicted/{row['cell']}": float(loss)}, int(step))
+    judged = np.isfinite(real) & (tokens >= spec.fit_from * last)
+    return _Judged(real=real[judged], predicted=predicted[judged], held_out=row["held_out"])
 
 
 def _as_tag(sentences: list[str]) -> str:

@@ -46,13 +46,22 @@ class MomentsCache:
         """Moments of the first ``tokens`` calibration tokens; ``ensure`` has made them."""
         from lightning_modules.kv.pair import MomentsPair
 
-        return MomentsPair.load(_file(self._calibration_folder(source, corpus), tokens)).centred()
+        path = _file(self._calibration_folder(source, corpus), tokens)
+        return MomentsPair.load(path).to(self._device()).centred()
 
     def evaluation(self, source: ModelSource, corpus: str) -> CentredPair:
         """Moments of the evaluation tokens of a corpus; ``ensure`` has made them."""
         from lightning_modules.kv.pair import MomentsPair
 
-        return MomentsPair.load(self._evaluation_file(source, corpus)).centred()
+        path = self._evaluation_file(source, corpus)
+        return MomentsPair.load(path).to(self._device()).centred()
+
+    def _device(self) -> str:
+        """Where solves run: on the stage's accelerator if that has float64, else on the CPU."""
+        import torch
+
+        wanted = self._spec.trainer.accelerator in ("auto", "gpu", "cuda")
+        return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
     def ensure(
         self,

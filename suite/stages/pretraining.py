@@ -25,7 +25,7 @@ def run_pretraining(context: StageContext) -> None:
     """Train what is missing.
 
     Raises:
-        InputError: if the corpus is too small, or the batch does not divide over the devices.
+        InputError: if the corpus is too small for one sequence.
     """
     spec = context.study.pretraining
     if spec is None:
@@ -35,7 +35,7 @@ def run_pretraining(context: StageContext) -> None:
     missing = {
         key: cell
         for key, cell in cells.items()
-        if cell.fingerprint not in tracked or not tracked[cell.fingerprint].settled
+        if context.needs_work(cell, tracked.get(cell.fingerprint))
     }
     if not missing:
         return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from suite.cells import Cell
 from suite.errors import InputError
 from suite.reports.build import Report, build_report
-from suite.reports.manifest import digest_of, read_manifest
+from suite.reports.manifest import MANIFEST_NAME, digest_of, read_manifest
+from suite.reports.points import NoDataError
 from suite.reports.verify import verify
 from suite.stages.context import StageContext
 
@@ -18,16 +21,18 @@ def run_report(context: StageContext) -> Report | None:
     """
     study = context.study
     out = context.home.reports / study.name
-    if _is_current(context):
+    manifest = out / MANIFEST_NAME
+    if _is_current(context, manifest):
         return None
-    report = build_report(context.reader, study.name, study.report.panels, out)
-    cell = Cell(
-        kind="report",
-        name=f"report {study.name}",
-        settings={"manifest": digest_of(report.manifest_path)},
-        labels={"panels": list(report.manifest.panels)},
-    )
-    recorder = context.begin(cell, None)
+    try:
+        report = build_report(context.reader, study.name, study.report.panels, out)
+    except NoDataError:
+        if not context.failures:
+            raise
+        # a panel was asked for whose stage has failed; the failures are said, the rest is drawn
+        report = build_report(context.reader, study.name, None, out)
+    cell = report_cell(study.name, manifest)
+    recorder = context.begin(cell, context.tracked("report").get(cell.fingerprint))
 
     def keep() -> None:
         for file in report.files:
@@ -37,11 +42,24 @@ def run_report(context: StageContext) -> Report | None:
     return report
 
 
-def _is_current(context: StageContext) -> bool:
-    manifest = context.home.reports / context.study.name / "manifest.json"
+def report_cell(study: str, manifest: Path) -> Cell:
+    """The cell of the report that a manifest describes."""
+    return Cell(
+        kind="report",
+        name=f"report {study}",
+        settings={"manifest": digest_of(manifest)},
+        labels={},
+    )
+
+
+def _is_current(context: StageContext, manifest: Path) -> bool:
+    """Whether the report on disk shows what the store holds, and is kept as a finished run."""
+    study = context.study
     try:
-        if read_manifest(manifest).requested != context.study.report.panels:
+        if read_manifest(manifest).requested != study.report.panels:
             return False
-        return verify(context.reader, context.study.name, manifest).ok
+        kept = context.tracked("report").get(report_cell(study.name, manifest).fingerprint)
+        same = verify(context.reader, study.name, manifest).ok
     except InputError:
         return False
+    return same and kept is not None and kept.status == "FINISHED"

@@ -10,7 +10,7 @@ import polars as pl
 from suite.cells import Cell, moments_settings
 from suite.errors import SuiteError
 from suite.models import ModelSource
-from suite.stages.calibration import model_sources
+from suite.stages.calibration import calibration_datasets, model_sources
 from suite.stages.context import StageContext, TrackedCell
 from suite.stages.moments import MomentsCache
 from suite.study import CalibrationSpec, SearchSpec
@@ -33,7 +33,11 @@ def run_searches(context: StageContext) -> None:
             continue
         cell = search_cell(context, spec, search, source)
         found = tracked.get(cell.fingerprint)
-        if found is None or not found.settled or _finished_trials(context, found) < search.trials:
+        if (
+            context.needs_work(cell, found)
+            or found is None
+            or _finished_trials(context, found) < search.trials
+        ):
             context.stop.check()
             _search(context, spec, search, source, cell, found, cache)
 
@@ -91,7 +95,9 @@ def _search(
     from tuning import Combination, combinations, run_trials
 
     calibrate_on, evaluate_on = _corpora(spec, search)
-    parent = context.begin(cell, found)
+    parent = context.begin(
+        cell, found, datasets=calibration_datasets(context, calibrate_on, [evaluate_on])
+    )
 
     def work() -> None:
         cache.ensure(source, calibrate_on, budgets=search.over.tokens, evaluate_on=[evaluate_on])

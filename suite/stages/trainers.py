@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from pathlib import Path
@@ -23,6 +24,14 @@ _DECIDED_HERE = (
 """Warnings about what is meant: order by step, calibration without an optimizer."""
 
 
+@functools.cache
+def _default_threads() -> int:
+    """Torch's own choice, from before any stage has set another."""
+    import torch
+
+    return torch.get_num_threads()
+
+
 def make_trainer(spec: TrainerSpec, folder: Path, **settings: Any) -> Trainer:
     """A trainer with the study's devices and precision, which leaves the rest to the suite.
 
@@ -33,6 +42,7 @@ def make_trainer(spec: TrainerSpec, folder: Path, **settings: Any) -> Trainer:
         folder: where Lightning may write.
         settings: further arguments of ``lightning.Trainer``.
     """
+    _default_threads()
     import torch
     from lightning.pytorch import Trainer
     from transformers.utils import logging as transformers_logging
@@ -41,11 +51,10 @@ def make_trainer(spec: TrainerSpec, folder: Path, **settings: Any) -> Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _DECIDED_HERE:
         warnings.filterwarnings("ignore", message=message)
-    if spec.threads is not None:
-        torch.set_num_threads(spec.threads)
+    torch.set_num_threads(spec.threads or _default_threads())
     return Trainer(
         accelerator=spec.accelerator,
-        devices=spec.devices,
+        devices=1 if spec.devices == "auto" else spec.devices,
         num_nodes=spec.num_nodes,
         strategy=spec.strategy,
         precision=spec.precision,

@@ -33,7 +33,7 @@ class DatasetRecord:
         name: name of the corpus in the study.
         digest: digest of its content.
         source: what it was read from, as text.
-        context: ``training``, ``validation`` or ``calibration``.
+        context: ``training``, ``calibration``, ``evaluation`` or the last two.
         profile: counts as JSON-able mapping (documents, characters).
     """
 

@@ -127,7 +127,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text(BAD_STUDY)
     Path("latin.yaml").write_bytes(b"title: \xe9")
-    code, out, err = run(capsys, verb, *arguments, "--home", "home")
+    place = [] if verb == "plan" else ["--home", "home"]
+    code, out, err = run(capsys, verb, *arguments, *place)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1

@@ -24,8 +24,8 @@ def test_each_point_pairs_real_and_predicted_at_one_step(demo: Any) -> None:
 
 
 def test_points_before_the_fit_window_are_left_out(demo: Any) -> None:
-    # 20 points a cell, the first tenth of the tokens left out: 18 remain.
-    assert {len(pair.real) for pair in display(demo).pairs} == {18}
+    # 20 points a cell, those before a tenth of the tokens left out: the first is.
+    assert {len(pair.real) for pair in display(demo).pairs} == {19}
     assert "without the first 10 %" in display(demo).caption
 
 
@@ -53,7 +53,7 @@ def test_lines_and_scores(demo: Any) -> None:
     assert ax.get_title() == "Law looplm_total, R² of all points = 0.9981"
     np.testing.assert_array_equal(identity.get_xdata(), identity.get_ydata())
     assert ax.get_xlim() == ax.get_ylim()
-    assert (len(fitted.get_xdata()), len(held_out.get_xdata())) == (36, 36)
+    assert (len(fitted.get_xdata()), len(held_out.get_xdata())) == (38, 38)
 
 
 def test_scores_are_among_the_points(demo: Any) -> None:

@@ -149,7 +149,12 @@ def test_a_failure_is_recorded_said_and_tried_again(
     assert context.failures["calibrate tiny"].startswith(reason)
     assert f"FAILED  calibrate tiny: {reason}" in shown(context)
     tracked = context.tracked("calibration")[CELL.fingerprint]
-    assert tracked == TrackedCell(run_id=run_id, status="FAILED", settled=False)
+    assert tracked == TrackedCell(
+        run_id=run_id,
+        status="FAILED",
+        settled=False,
+        failure=context.failures["calibrate tiny"],
+    )
     tags = tags_of(context, run_id)
     assert tags["suite.failure"] == context.failures["calibrate tiny"]
     assert type(error).__name__ in tags["suite.traceback"]
@@ -170,7 +175,15 @@ def test_a_cell_that_would_fail_again_is_settled(context: StageContext) -> None:
     run_id = run(context, CELL, fail(Diverged(float("nan"), 640)))
     assert context.failures == {"calibrate tiny": "the training loss became nan at 640 tokens"}
     tracked = context.tracked("calibration")[CELL.fingerprint]
-    assert tracked == TrackedCell(run_id=run_id, status="FAILED", settled=True)
+    assert tracked == TrackedCell(
+        run_id=run_id,
+        status="FAILED",
+        settled=True,
+        failure="the training loss became nan at 640 tokens",
+    )
+    context.failures.clear()
+    assert not context.needs_work(CELL, tracked)
+    assert context.failures == {"calibrate tiny": "the training loss became nan at 640 tokens"}
     assert tags_of(context, run_id)[SETTLED_TAG] == "true"
 
 
