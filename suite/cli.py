@@ -24,7 +24,7 @@ a shipped study (see `suite studies`) or the path of your own file.
   suite ui                            follow the runs in MLflow's own pages
 
 State lives in one folder, the home: ./mlruns unless --home or SUITE_HOME says otherwise.
-Exit codes: 0 done, 1 the study failed or differs, 2 the input is wrong.
+Exit codes: 0 done, 1 the study failed or differs, 2 the input is wrong, 130 stopped.
 """
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from suite.corpora.pretrained import pretrained_tokenizer
 from suite.errors import InputError
-from suite.study import KVShape, ModelSpec
+from suite.study import KVShape, ModelSpec, Study
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from lightning_modules.kv.layout import KVLayout
     from suite.corpora import Tokenizer
 
 _DECISIVE = (
@@ -189,3 +190,24 @@ def check_shape(declared: KVShape | None, *, key_width: int, key: str) -> None:
             f"{key_width}",
             key=f"{key}.shape",
         )
+
+
+def check_rank(study: Study, layout: KVLayout, *, key: str) -> None:
+    """Refuse ranks that a loaded model has too few features for.
+
+    Raises:
+        InputError: naming the rank and the width.
+    """
+    width = min(layout.key_width, layout.value_width)
+    position = int(key.split("[")[1].rstrip("]"))
+    asked = {"calibration.rank": study.calibration.rank if study.calibration else 0}
+    for number, search in enumerate(study.searches):
+        if search.model == position:
+            asked[f"searches[{number}].over.rank"] = max(search.over.rank)
+    for where, rank in asked.items():
+        if rank > width:
+            raise InputError(
+                f"got {rank}; keys and values of the model of {key} have {width} features, so the "
+                "rank is at most that",
+                key=where,
+            )

@@ -261,6 +261,8 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
         f"{plan.utilisation:.0%} of {plan.peak_flops / 1e12:,.0f} TFLOP/s "
         f"({plan.double_peak_flops / 1e12:,.0f} in float64, for moments and solves)."
     )
+    if any(cell.double_flops for cell in plan.cells):
+        console.print("Passes that calibration cells share are counted with the first of them.")
     if plan.cache_bytes:
         console.print(f"KV moments take {format_bytes(plan.cache_bytes)} in the home's cache.")
     if plan.searches:

@@ -57,6 +57,8 @@ class Display:
     def task(self, description: str, total: int) -> Iterator[Advance]:
         """A bar for one piece of work, for as long as the block lasts."""
         task = self._progress.add_task(description, total=total, remark="")
+        if not self.console.is_terminal:
+            self.note(f"start   {description}")
 
         def advance(done: int, remark: str = "") -> None:
             self._progress.update(task, completed=done, remark=remark)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 Positive = Annotated[int, Ge(1)]
 Share = Annotated[float, Gt(0.0), Lt(1.0)]
@@ -268,7 +268,7 @@ class CalibrationSpec:
         models: see ModelSpec.
         calibrate_on: corpora whose training documents give the bases.
         evaluate_on: corpora whose held-out documents give the errors.
-        budgets: calibration tokens, increasing; sinks are not counted.
+        budgets: calibration tokens, increasing, at most 200; sinks are not counted.
         niter: power iterations of the randomised SVD, or ``exact``.
         rank: components kept.
         sequence_length: tokens a sequence, at most; longer documents are cut into pieces.
@@ -281,7 +281,7 @@ class CalibrationSpec:
     models: Annotated[tuple[ModelSpec, ...], MinLen(1)]
     calibrate_on: Annotated[tuple[str, ...], MinLen(1)]
     evaluate_on: Annotated[tuple[str, ...], MinLen(1)]
-    budgets: Annotated[tuple[Positive, ...], MinLen(1)]
+    budgets: Annotated[tuple[Positive, ...], MinLen(1), MaxLen(200)]
     niter: Annotated[tuple[Niter, ...], MinLen(1)] = (1, 8, "exact")
     rank: Positive
     sequence_length: Annotated[int, Ge(2)] = 1024

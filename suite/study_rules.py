@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from suite.errors import InputError
 from suite.study import CalibrationSpec, LawSpec, ModelSpec, PretrainingSpec, SearchSpec, Study
 
+_LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MLFLOW_DEFAULT = "Default"  # MLflow's own experiment, whose artifacts lie outside the home
 _BYTE_VOCABULARY = 257
@@ -69,7 +71,7 @@ def check_study(study: Study) -> None:
 
 
 def _check_name(name: str, key: str) -> None:
-    if not _NAME.fullmatch(name) or len(name) > 100:
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise InputError(
             f"got {name!r}; a name has at most 100 letters, digits, '-', '_' and '.', and starts "
             "with a letter or digit",
@@ -127,6 +129,15 @@ def _check_pretraining(study: Study, pretraining: PretrainingSpec) -> None:
             reason = str(error).removeprefix(f"{error.key}: ")
             raise InputError(reason, key=f"pretraining.sizes[{position}]") from error
     _refuse_repeats([size.name for size in pretraining.sizes], "pretraining.sizes")
+    shapes = [resolve(size, vocab_size=smallest_vocabulary) for size in pretraining.sizes]
+    for position, shape in enumerate(shapes):
+        first = shapes.index(shape)
+        if first < position:
+            raise InputError(
+                f"got {pretraining.sizes[position].name!r}, the same shape as "
+                f"{pretraining.sizes[first].name!r}; a cell is never run twice, so keep one",
+                key=f"pretraining.sizes[{position}]",
+            )
     _refuse_repeats(pretraining.recurrences, "pretraining.recurrences")
     batch_tokens = pretraining.batch_size * pretraining.sequence_length
     if pretraining.tokens < batch_tokens:
@@ -276,6 +287,19 @@ def _check_calibration(study: Study, calibration: CalibrationSpec) -> None:
         "calibration.models",
         "give one of the models another label",
     )
+    for position, model in enumerate(calibration.models):
+        if len(model_label(model)) > _LONGEST_NAME:
+            raise InputError(
+                f"got {len(model_label(model))} characters; a label has at most {_LONGEST_NAME}",
+                key=f"calibration.models[{position}].label",
+            )
+        same = replace(model, label=None, shape=None)
+        if any(replace(m, label=None, shape=None) == same for m in calibration.models[:position]):
+            raise InputError(
+                f"got {model_label(model)!r}, a model that stands before under another label; a "
+                "cell is never run twice, so keep one",
+                key=f"calibration.models[{position}]",
+            )
     for key in ("calibrate_on", "evaluate_on"):
         for position, corpus in enumerate(getattr(calibration, key)):
             _check_corpus(study, corpus, f"calibration.{key}[{position}]")

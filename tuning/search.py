@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
@@ -12,6 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from suite.errors import SuiteError
 from tuning.sampler import UnseenSampler, distributions
 from tuning.spaces import Combination, combination_of
 
@@ -49,7 +52,7 @@ def run_trials(
     if trials > len(space):
         raise ValueError(f"{trials} trials, but only {len(space)} combinations")
     storage.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _readable(storage):
         warnings.simplefilter("ignore", ExperimentalWarning)
         study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(storage))),
@@ -75,3 +78,15 @@ def _finished(study: optuna.Study) -> int:
         trial.state.is_finished() and combination_of(trial.params) is not None
         for trial in study.get_trials(deepcopy=False)
     )
+
+
+@contextmanager
+def _readable(storage: Path) -> Iterator[None]:
+    """Say which file is damaged, and what to do, where Optuna cannot read its journal."""
+    try:
+        yield
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
+        raise SuiteError(
+            f"Optuna's journal {storage} is damaged ({error}); move it away and run again: "
+            "finished trials are taken from their tracked runs"
+        ) from error

@@ -50,8 +50,11 @@ def matching_files(spec: CorpusSpec, *, key: str, base: Path) -> tuple[Path, ...
     paths = sorted({base / name for name in names}, key=Path.as_posix)
     paths = [path for path in paths if path.is_file()]
     if not paths:
+        folders = [name for name in names if (base / name).is_dir()]
+        cure = f"; that is a folder, so give a glob such as {folders[0]}/*.txt" if folders else ""
         raise InputError(
-            f"no file matches {spec.path!r}, searched from {base.resolve()}", key=f"{key}.path"
+            f"no file matches {spec.path!r}, searched from {base.resolve()}{cure}",
+            key=f"{key}.path",
         )
     for path in paths:
         if path.suffix not in _SUFFIXES:

@@ -167,7 +167,10 @@ class ErrorGridDisplay:
             "“A → B” is a basis from corpus A measured on corpus B."
         )
         if any(line.look.marker == "" for _, line in self._lines):
-            text += " Grey lines without markers are the exact basis, the floor for every niter."
+            text += (
+                " Grey lines without markers are the exact basis, which no niter can beat on the "
+                "calibration tokens themselves."
+            )
         return text
 
     @property

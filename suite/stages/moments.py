@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from suite.cells import fingerprint, moments_settings
 from suite.errors import InputError
-from suite.models import ModelSource, check_shape
+from suite.models import ModelSource, check_rank, check_shape
 from suite.stages.context import StageContext
 from suite.stages.trainers import make_trainer
 from suite.study import CalibrationSpec
@@ -115,6 +115,7 @@ class MomentsCache:
             context.display.task(label, max(missing, default=0)) as advance,
         ):
             check_shape(source.spec.shape, key_width=capture.layout.key_width, key=source.key)
+            check_rank(context.study, capture.layout, key=source.key)
             module = KVCalibration(
                 model,
                 capture,

@@ -40,6 +40,12 @@ def run_pretraining(context: StageContext) -> None:
     if not missing:
         return
     windows = _windows(context, spec)
+    repeats = spec.tokens / (len(windows.training) * spec.sequence_length)
+    if repeats > 1:
+        context.display.note(
+            f"note    pretraining.tokens is {repeats:.1f} times the training documents of "
+            f"{spec.corpus!r}; they are repeated, each time in another order"
+        )
     sizes = {size.name: size for size in spec.sizes}
     for number, ((size, recurrence), cell) in enumerate(missing.items(), start=1):
         context.stop.check()

@@ -231,6 +231,16 @@ def _client(home: Home) -> MlflowClient:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     with FileLock(str(home.root / "store.lock")):
+        if home.owns_database and not home.database.exists():
+            # A process that is killed while it makes the schema leaves one that MLflow can
+            # neither use nor mend, so the file gets its name when it is whole.
+            replace_atomically(home.database, _make_database)
         client = MlflowClient(tracking_uri=home.tracking_uri)
-        client.search_experiments(max_results=1)  # creates or checks the schema, under the lock
+        client.search_experiments(max_results=1)  # checks the schema, under the lock
     return client
+
+
+def _make_database(path: Path) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments(max_results=1)

@@ -117,6 +117,38 @@ def test_a_home_that_cannot_be_written_is_said_before_any_work(
     assert "--home" in said
 
 
+@pytest.mark.parametrize(
+    ("setting", "key", "fragment"),
+    [
+        (
+            "pretraining.sizes[1]={name: twin, num_hidden_layers: 2, hidden_size: 16}",
+            "pretraining.sizes[1]",
+            "the same shape as 'tiny'",
+        ),
+        (
+            "calibration.models[1]={size: medium, recurrence: 1, label: again}",
+            "calibration.models[1]",
+            "a model that stands before under another label",
+        ),
+        ("calibration.models[0].label=" + 101 * "x", "calibration.models[0].label", "at most 100"),
+        (
+            "calibration.trainer.accelerator=mps",
+            "calibration.trainer.accelerator",
+            "no such device",
+        ),
+        ("law.hold_out.sizes=[small, medium, large]", "law.hold_out", "at least two"),
+    ],
+)
+def test_a_study_that_cannot_be_run_is_refused_before_any_work(
+    setting: str, key: str, fragment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "demo", "--home", str(tmp_path / "home"), "--set", setting]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {key}: ")
+    assert fragment in said
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("stage", ["pretraining", "calibration"])
 def test_several_devices_are_refused_before_any_work(
     stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

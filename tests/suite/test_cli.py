@@ -54,7 +54,7 @@ def test_help_takes_less_than_half_a_second_of_cpu() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
     for verb in ("studies", "plan", "run", "report", "verify", "ui"):
         assert f"\n    {verb} " in done.stdout
-    assert "Exit codes: 0 done, 1 the study failed or differs, 2 the input is wrong." in done.stdout
+    assert "Exit codes: 0 done, 1 the study failed or differs, 2 the input is wrong" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from suite.errors import SuiteError
 from suite.study import SearchSpace
 from tuning import Combination, combinations, run_trials
 from tuning.sampler import distributions
@@ -185,3 +186,17 @@ def test_searches_share_a_journal_by_name(tmp_path: Path) -> None:
         )
     assert found == {"one": [0, 1, 2], "two": [0, 1, 2]}
     assert all(json.loads(line) for line in storage.read_text().splitlines())
+
+
+def test_a_damaged_journal_is_named_with_its_cure_and_trials_come_again(tmp_path: Path) -> None:
+    search = Search(tmp_path / "optuna.journal")
+    search.run(3)
+    before = list(search.evaluated)
+    with search.storage.open("a") as journal:
+        journal.write('{"op_code": 4, "wor\n')
+    with pytest.raises(SuiteError, match=r"optuna\.journal is damaged .* move it away"):
+        search.run(4)
+    search.storage.unlink()
+    search.evaluated.clear()
+    search.run(3)
+    assert search.evaluated == before, "the caller finds the same trials among its tracked runs"

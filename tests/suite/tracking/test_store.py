@@ -239,3 +239,23 @@ def test_settings_flatten_to_stable_text(settings: dict[str, object], flat: dict
 def test_settings_without_a_stable_text_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match=rf"a\.b holds a {type(value).__name__}"):
         flatten({"a": {"b": value}})
+
+
+def test_a_schema_that_is_cut_off_leaves_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import suite.tracking.store as module
+
+    home = Home.at(tmp_path / "home")
+    whole = module._make_database
+
+    def cut_off(path: Path) -> None:
+        whole(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_make_database", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        Store(home)
+    assert not home.database.exists()
+    monkeypatch.undo()
+    assert Store(home).experiment("study")
