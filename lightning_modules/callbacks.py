@@ -25,7 +25,7 @@ class TokenCheckpoint(Checkpoint):
 
     Args:
         folder: where checkpoints go.
-        stop: when it is set, on any rank, the state is saved at the next step.
+        stop: when it is set, on any rank, the state is saved at the next logged point.
 
     Raises:
         StopRequested: once it is saved. Lightning's own way to stop would evaluate first, at a

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
+from suite.errors import SuiteError
+
 ATTEMPT_TAG = "suite.attempt."
 POINT_SCHEMA: Mapping[str, type[pl.DataType]] = {
     "run_id": pl.String,
@@ -54,11 +56,23 @@ class Attempt:
 
 
 def attempts_from_tags(tags: Mapping[str, str]) -> tuple[Attempt, ...]:
-    """Attempts of one run, from its tags, in order."""
-    found = [
-        Attempt(**json.loads(value)) for key, value in tags.items() if key.startswith(ATTEMPT_TAG)
-    ]
+    """Attempts of one run, from its tags, in order.
+
+    Raises:
+        SuiteError: if a tag was edited into something else.
+    """
+    found = [_attempt(key, value) for key, value in tags.items() if key.startswith(ATTEMPT_TAG)]
     return tuple(sorted(found, key=lambda attempt: attempt.number))
+
+
+def _attempt(key: str, value: str) -> Attempt:
+    try:
+        return Attempt(**json.loads(value))
+    except (TypeError, ValueError) as error:
+        raise SuiteError(
+            f"the tag {key} does not describe an attempt: {value[:200]!r}; it was edited outside "
+            "the suite, so its points cannot be told apart; restore it, or delete the run"
+        ) from error
 
 
 def mark_superseded(points: pl.DataFrame, attempts: pl.DataFrame) -> pl.DataFrame:

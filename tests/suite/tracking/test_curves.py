@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suite.errors import SuiteError
 from suite.tracking.curves import (
     CURVE_SCHEMA,
     POINT_SCHEMA,
@@ -245,3 +247,9 @@ def test_marks_what_the_definition_says(history: tuple[list[Point], list[Start]]
     assert live(frame).rows() == [
         (*at, value, time) for at, (time, value) in sorted(newest.items())
     ]
+
+
+@pytest.mark.parametrize("value", ["{bad", "[]", "{}", '{"number": 1}'])
+def test_an_edited_attempt_is_named(value: str) -> None:
+    with pytest.raises(SuiteError, match=r"suite\.attempt\.1 does not describe an attempt"):
+        attempts_from_tags({"suite.attempt.1": value})
