@@ -67,7 +67,7 @@ def test_exact_basis_is_a_thin_grey_floor(maker: Any) -> None:
         assert to_hex(line.get_color()) == "#8a8a8a"
         assert line.get_linewidth() < 1.0
     assert list(lines)[-2:] == ["Key FineWeb → OpenR1 exact", "Key FineWeb → FineWeb exact"]
-    assert "exact basis, the floor" in display(maker).caption
+    assert "exact basis, which no niter can beat" in display(maker).caption
 
 
 def test_no_two_lines_of_a_panel_look_alike() -> None:
