@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -65,10 +66,14 @@ def read_yaml(text: str, *, source: str, key: str = "") -> Any:
 
 
 def join_key(path: str, step: str | int) -> str:
-    """Key path one step further: ``calibration.niter`` and 0 make ``calibration.niter[0]``."""
+    """Key path one step further: ``calibration.niter`` and 0 make ``calibration.niter[0]``.
+
+    A key that holds a line break or another control character is shown escaped.
+    """
     if isinstance(step, int):
         return f"{path}[{step}]"
-    return f"{path}.{step}" if path else step
+    shown = step if step.isprintable() else json.dumps(step)
+    return f"{path}.{shown}" if path else shown
 
 
 def _construct(loader: _Loader, node: yaml.Node, source: str) -> Any:

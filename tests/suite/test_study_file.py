@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lightning_modules.looplm.sizes import PRESETS
@@ -560,6 +560,7 @@ PATHS = [
 
 
 @given(st.sampled_from(PATHS), JSON)
+@example("searches[0]", {"\n": None})
 @settings(max_examples=150, deadline=None)
 def test_any_value_anywhere_is_taken_or_refused_in_one_line(path: str, value: object) -> None:
     text = yaml.safe_dump(value, allow_unicode=True, default_flow_style=True, width=10**6)
