@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,10 @@ from suite.stages.search import run_searches
 from suite.stages.selection import select_runs
 from suite.stopping import StopFlag
 from suite.study_file import load_study
+from suite.tracking.drain import replay
 from suite.tracking.home import Home
+from suite.tracking.recovery import cut_off_runs, end_cut_off
+from suite.tracking.store import Store
 
 _STAGES = (run_pretraining, run_law, run_calibration, run_searches)
 
@@ -51,6 +55,7 @@ def run_study(
     Raises:
         InputError: if the study, its corpora or the home are not usable; nothing has started.
         SuiteError: if another process holds the study.
+        TrackerAwayError: if the tracker does not answer; what was logged waits in the spool.
         StopRequested: after SIGINT or SIGTERM, with everything saved.
     """
     spec, base = load_study(study, overrides)
@@ -67,11 +72,24 @@ def run_study(
             stop=stop,
         )
         check_budgets(materials)
-        for stage in _STAGES:
-            stage(context)
-            stop.check()
-        select_runs(context)
-        run_report(context)
+        with contextlib.closing(context):
+            _recover(context)
+            for stage in _STAGES:
+                stage(context)
+                stop.check()
+            select_runs(context)
+            run_report(context)
         return StudyOutcome(
             page=home.reports / spec.name / PAGE_NAME, failures=dict(context.failures)
         )
+
+
+def _recover(context: StageContext) -> None:
+    """Bring the store up to date with what earlier processes did before they were gone."""
+
+    def store() -> Store:
+        return context.store
+
+    replay(context.home.spool, store, context.display.note)
+    lost = cut_off_runs(context.reader, context.study.name)
+    end_cut_off(lost, store, context.display.note)

@@ -41,7 +41,7 @@ def run_calibration(context: StageContext) -> None:
                 recorder = context.begin(
                     cell,
                     found,
-                    device=spec.trainer.accelerator,
+                    trainer=spec.trainer,
                     datasets=calibration_datasets(context, corpus, spec.evaluate_on),
                 )
                 _calibrate(context, cache, source, corpus, niter, cell, recorder)

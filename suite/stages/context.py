@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import polars as pl
 
@@ -13,11 +13,13 @@ from suite.errors import SuiteError
 from suite.materials import Materials
 from suite.progress import Display
 from suite.stopping import StopFlag, StopRequested
-from suite.study import Study
+from suite.study import Study, TrainerSpec
 from suite.tracking.home import Home
 from suite.tracking.reader import Reader, open_reader
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import DatasetRecord, Store
+
+_FINGERPRINTED = {"precision"}  # of a trainer
 
 SETTLED_TAG = "suite.settled"
 """Set on FAILED runs that would fail again: the cell is not run a second time."""
@@ -69,7 +71,13 @@ class StageContext:
         """The write side, opened at first use: a run with nothing to do never loads mlflow."""
         if self._store is None:
             self._store = Store(self.home)
+            self._store.note = self.display.note
         return self._store
+
+    def close(self) -> None:
+        """End what works beside the study."""
+        if self._store is not None:
+            self._store.close()
 
     @property
     def reader(self) -> Reader:
@@ -115,11 +123,21 @@ class StageContext:
         tracked: TrackedCell | None,
         *,
         resumed_from: int = -1,
-        device: str = "cpu",
+        trainer: TrainerSpec | None = None,
         parent: str | None = None,
         datasets: list[DatasetRecord] | None = None,
     ) -> RunRecorder:
-        """Open the run of a cell, or go on in it, as a new attempt."""
+        """Open the run of a cell, or go on in it, as a new attempt.
+
+        Args:
+            cell: the cell.
+            tracked: what the store knows of it.
+            resumed_from: tokens of the checkpoint that the attempt starts from; -1 for afresh.
+            trainer: what it computes with; what of it does not decide the result is recorded
+                on the attempt.
+            parent: run id of the parent.
+            datasets: corpora, logged with a new run.
+        """
         recorder = RunRecorder.begin(
             self.store,
             study=self.study.name,
@@ -128,7 +146,8 @@ class StageContext:
             cell=cell.fingerprint,
             run_id=tracked.run_id if tracked else None,
             resumed_from=resumed_from,
-            device=device,
+            device=_device_name(trainer),
+            unfingerprinted=_unfingerprinted(trainer),
             parent=parent,
             settings=cell.parameters,
             datasets=datasets,
@@ -149,21 +168,40 @@ class StageContext:
         try:
             work()
         except (StopRequested, KeyboardInterrupt):
-            recorder.end("KILLED")
+            self._end_stopped(recorder)
             raise
         except SystemExit as error:  # what Lightning makes of a KeyboardInterrupt
-            recorder.end("KILLED")
+            self._end_stopped(recorder)
             raise KeyboardInterrupt from error
         except Exception as error:
             settled = getattr(error, "settles_cell", False)
-            if settled:
-                recorder.set_tags({SETTLED_TAG: "true"})
             expected = settled or isinstance(error, SuiteError)
             reason = str(error) if expected else f"{type(error).__name__}: {error}"
-            recorder.set_tags({"suite.traceback": traceback.format_exc()[-7_500:]})
-            recorder.end("FAILED", failure=reason)
             self.failures[cell.name] = reason
             self.display.note(f"FAILED  {cell.name}: {reason}")
+            if settled:
+                recorder.set_tags({SETTLED_TAG: "true"})
+            recorder.end("FAILED", failure=reason, traceback=traceback.format_exc())
             return False
         recorder.end("FINISHED")
         return True
+
+    def _end_stopped(self, recorder: RunRecorder) -> None:
+        """End an attempt that a person stopped, who does not wait for an absent tracker."""
+        try:
+            recorder.end("KILLED")
+        except SuiteError as error:
+            self.display.note(f"note    {error}")
+
+
+def _device_name(trainer: TrainerSpec | None) -> str:
+    if trainer is None:
+        return "cpu"
+    return f"{trainer.accelerator} x {trainer.devices} x {trainer.num_nodes}"
+
+
+def _unfingerprinted(trainer: TrainerSpec | None) -> dict[str, str | int | float | bool | None]:
+    """What of a trainer may differ from one attempt on a cell to the next."""
+    if trainer is None:
+        return {}
+    return {key: value for key, value in asdict(trainer).items() if key not in _FINGERPRINTED}

@@ -114,7 +114,7 @@ def _train(
         cell,
         tracked,
         resumed_from=resumed[1] if resumed else -1,
-        device=_device_name(spec),
+        trainer=spec.trainer,
         datasets=[context.materials.dataset(spec.corpus, "training")],
     )
     folder = context.home.checkpoints / recorder.run_id
@@ -195,8 +195,3 @@ def _micro_batch(spec: PretrainingSpec, world_size: int) -> int:
             f"in micro-batches of {micro}; choose a multiple of {world_size * micro}"
         )
     return micro
-
-
-def _device_name(spec: PretrainingSpec) -> str:
-    settings = spec.trainer
-    return f"{settings.accelerator} x {settings.devices} x {settings.num_nodes}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import polars as pl
 
 from suite.errors import SuiteError
+from suite.tracking.processes import WorkingProcess
 
 ATTEMPT_TAG = "suite.attempt."
 POINT_SCHEMA: Mapping[str, type[pl.DataType]] = {
@@ -37,8 +38,11 @@ class Attempt:
         host: machine.
         pid: process.
         device: what computed.
-        ended: ms since the epoch; none while it works, or when it was cut off.
-        outcome: status that it ended with, or none.
+        process_started: when the process started, in seconds since the epoch.
+        settings: what it worked with that does not decide a result: devices, workers.
+        ended: ms since the epoch; none while it works.
+        outcome: status that it ended with, ``CUT_OFF`` when its process was found gone, or none
+            while it works.
     """
 
     number: int
@@ -47,8 +51,15 @@ class Attempt:
     host: str
     pid: int
     device: str
+    process_started: float | None = None
+    settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     ended: int | None = None
     outcome: str | None = None
+
+    @property
+    def process(self) -> WorkingProcess:
+        """The process that worked."""
+        return WorkingProcess(host=self.host, pid=self.pid, started=self.process_started)
 
     def to_tag(self) -> tuple[str, str]:
         """Key and value of the run tag that holds this attempt."""

@@ -68,6 +68,11 @@ class Home:
         return self.root / "reports"
 
     @property
+    def spool(self) -> Path:
+        """What attempts have to say to the tracker, until it is sent."""
+        return self.root / "spool"
+
+    @property
     def optuna_journal(self) -> Path:
         """Optuna's journal storage."""
         return self.root / "optuna.journal"

@@ -51,10 +51,9 @@ class TokenLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write pending points; Lightning calls this with each checkpoint it makes."""
-        self._recorder.flush()
+        """See that what was logged outlasts the checkpoint that is about to be saved."""
+        self._recorder.sync()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write pending points; the runner ends the run."""
-        self._recorder.flush()
+        """Do nothing: whoever began the attempt ends it, and everything is on record."""

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from os import getpid
 from pathlib import Path
 from typing import Literal
 
+from suite.errors import SuiteError
 from suite.tracking.curves import Attempt, attempts_from_tags
+from suite.tracking.drain import drain, replay
+from suite.tracking.processes import HEARTBEAT_TAG, this_process
 from suite.tracking.provenance import capture_provenance
+from suite.tracking.spool import End, Params, Points, SpoolFile, SpoolWriter, Tags
 from suite.tracking.store import DatasetRecord, Store, flatten, now_ms
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-_BATCH = 1_000
-_FLUSH_EVERY_MS = 5_000  # so that a run can be followed while it goes
-_OF_A_FAILURE = {"suite.failure", "suite.traceback"}  # no longer true of a run that goes on
+_OF_A_FAILURE = {"suite.failure", "suite.settled"}  # no longer true of a run that goes on
+_HURRIED = 5.0  # seconds that a person who has pressed Ctrl-C waits for an absent tracker
 
 
 class RunRecorder:
     """Writes one run of a cell, as one attempt of it.
 
-    Points wait in memory until ``flush``. Whoever saves a checkpoint flushes first: then every
-    point up to a checkpoint's tokens is in the store before the checkpoint exists, and an
-    attempt that resumes from it leaves no gap.
+    What is logged is on disk, in the spool of the attempt, when a method returns; a companion
+    process sends it on while the work lasts, and ``end`` sends the rest. A process that dies
+    leaves its spool, which the next run of the study sends.
 
     Args:
         store: where runs go.
@@ -37,8 +40,10 @@ class RunRecorder:
         self.run_id = run_id
         self.attempt = attempt
         self._last_timestamp = attempt.started
-        self._flushed_at = attempt.started
-        self._pending: list[tuple[str, float, int, int]] = []
+        self._artifacts_at_home = store.keeps_artifacts(run_id)
+        self._spool = SpoolWriter(
+            SpoolFile.of(store.home.spool, run_id, attempt.number), attempt.process
+        )
 
     @classmethod
     def begin(
@@ -52,6 +57,7 @@ class RunRecorder:
         run_id: str | None,
         resumed_from: int = -1,
         device: str = "cpu",
+        unfingerprinted: Mapping[str, str | int | float | bool | None] | None = None,
         parent: str | None = None,
         settings: Mapping[str, object] | None = None,
         datasets: list[DatasetRecord] | None = None,
@@ -67,80 +73,208 @@ class RunRecorder:
             run_id: run to go on in; none starts one.
             resumed_from: tokens of the checkpoint that the attempt starts from; -1 for afresh.
             device: what computes.
+            unfingerprinted: settings of this attempt that do not decide the result; another
+                attempt may have others.
             parent: run id of the parent.
             settings: nested configuration, logged as parameters of a new run.
             datasets: corpora, logged with a new run.
+
+        Raises:
+            SuiteError: if another process works on the cell.
+            TrackerAwayError: if the tracker does not answer; nothing has begun.
         """
         provenance = capture_provenance()
         tags = {"suite.kind": kind, "suite.cell": cell, **provenance.to_tags()}
         if run_id is None:
             run_id = store.create_run(study, name=name, tags=tags, parent=parent)
-        run = store.client.get_run(run_id)
+            _yield_to_twin(store, study, kind, cell, run_id)
+        else:
+            # points of earlier attempts come first: what starts now must be later than they
+            replay(store.home.spool, lambda: store, _say_nothing, run_id=run_id)
+        run = store.run(run_id)
         earlier = attempts_from_tags(run.data.tags)
         latest = store.latest_timestamp(run_id) if earlier else 0
+        ended = _settle_earlier(run_id, earlier, run.data.tags, latest)
+        process = this_process()
         attempt = Attempt(
             number=len(earlier) + 1,
             # clocks may step back between attempts; attribution by time must not
             started=max(now_ms(), latest + 1, earlier[-1].started + 1 if earlier else 0),
             resumed_from=resumed_from,
-            host=socket.gethostname(),
-            pid=getpid(),
+            host=process.host,
+            pid=process.pid,
             device=device,
+            process_started=process.started,
+            settings=dict(unfingerprinted or {}),
         )
-        key, value = attempt.to_tag()
-        store.set_tags(run_id, {**tags, key: value, "suite.attempts": str(attempt.number)})
-        store.drop_tags(run_id, _OF_A_FAILURE & run.data.tags.keys())
-        store.set_status(run_id, "RUNNING")
+        store.set_tags(
+            run_id,
+            {
+                **tags,
+                **ended,
+                **dict([attempt.to_tag(), provenance.attempt_tag(attempt.number)]),
+                "suite.attempts": str(attempt.number),
+                HEARTBEAT_TAG: str(attempt.started),
+            },
+        )
+        if earlier:
+            store.drop_tags(run_id, _OF_A_FAILURE)
+            store.set_running(run_id)
         if not run.data.params:  # last, so that a run which was cut off before it gets all of this
             if datasets:
                 store.log_datasets(run_id, datasets)
             store.log_params(run_id, flatten(settings or {}))
-        return cls(store, run_id, attempt)
+        recorder = cls(store, run_id, attempt)
+        store.companion.wanted()
+        for file, content in provenance.files().items():
+            recorder.keep_text(f"provenance/attempt-{attempt.number}", file, content)
+        return recorder
 
     def log(self, values: Mapping[str, float], tokens: int) -> None:
-        """Take metrics at a token count; they reach the store within seconds, or at a flush."""
+        """Put metrics at a token count on record; they reach the store within seconds.
+
+        Raises:
+            SuiteError: if the disk does not take them.
+        """
         self._last_timestamp = max(now_ms(), self._last_timestamp)
-        self._pending += [
-            (key, float(value), self._last_timestamp, tokens) for key, value in values.items()
-        ]
-        overdue = self._last_timestamp - self._flushed_at >= _FLUSH_EVERY_MS
-        if overdue or len(self._pending) >= _BATCH:
-            self.flush()
+        self._spool.append(
+            Points(
+                step=tokens,
+                at=self._last_timestamp,
+                values={key: float(value) for key, value in values.items()},
+            )
+        )
+
+    def sync(self) -> None:
+        """See that what was logged outlasts a power cut.
+
+        Whoever saves a checkpoint calls this first: then every point up to a checkpoint's tokens
+        is on record before the checkpoint exists, and an attempt that resumes from it leaves no
+        gap.
+        """
+        self._spool.sync()
 
     def flush(self) -> None:
-        """Write all pending points to the store."""
-        from mlflow.entities import Metric
+        """Send everything that was logged to the store.
 
-        while self._pending:
-            batch = self._pending[:_BATCH]
-            self._store.client.log_batch(self.run_id, metrics=[Metric(*point) for point in batch])
-            del self._pending[: len(batch)]
-        self._flushed_at = self._last_timestamp
+        Raises:
+            TrackerAwayError: if the tracker does not answer; the spool keeps it.
+            RefusedError: if the tracker will not take it, because the run was deleted.
+        """
+        drain(self._spool.spool, self._store)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
-        self._store.set_tags(self.run_id, tags)
+        self._spool.append(Tags(dict(tags)))
 
     def log_params(self, settings: Mapping[str, object]) -> None:
         """Log further parameters, known only once the work has begun."""
-        self._store.log_params(self.run_id, flatten(settings))
+        self._spool.append(Params(flatten(settings)))
 
     def log_artifact(self, file: Path, folder: str = "") -> None:
         """Keep a copy of a file with the run."""
-        self._store.log_artifact(self.run_id, file, folder)
+        if self._artifacts_at_home:
+            self._store.log_artifact(self.run_id, file, folder)
+        else:
+            self._spool.keep(file, folder)
 
-    def end(self, status: Status, *, failure: str | None = None) -> None:
-        """Flush, record how the attempt ended, and end the run.
+    def keep_text(self, folder: str, name: str, content: bytes) -> None:
+        """Keep content as an artifact."""
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / name
+            file.write_bytes(content)
+            self.log_artifact(file, folder)
+
+    def end(
+        self, status: Status, *, failure: str | None = None, traceback: str | None = None
+    ) -> None:
+        """Record how the attempt ended, send everything, and end the run.
 
         Args:
             status: MLflow's status.
             failure: what went wrong, in one sentence.
+            traceback: where, kept as an artifact.
+
+        Raises:
+            TrackerAwayError: if the tracker does not answer; the spool keeps what is left, the
+                end included.
         """
-        self.flush()
-        ended = replace(self.attempt, ended=now_ms(), outcome=status)
-        key, value = ended.to_tag()
-        tags = {key: value}
+        self._store.companion.rest()
+        tags: dict[str, str] = {}
         if failure is not None:
             tags["suite.failure"] = failure[:5000]
-        self._store.set_tags(self.run_id, tags)
-        self._store.set_status(self.run_id, status)
+        if traceback is not None:
+            name = f"attempt-{self.attempt.number}.txt"
+            # a full disk may be what went wrong; that the attempt ended matters more
+            with contextlib.suppress(OSError, SuiteError):
+                self.keep_text("failures", name, traceback.encode(errors="replace"))
+        now = now_ms()
+        key, value = replace(self.attempt, ended=now, outcome=status).to_tag()
+        self.set_tags({**tags, key: value})
+        self._spool.append(End(status, now))
+        self._spool.close()
+        if status == "KILLED":
+            with self._store.hurried(_HURRIED):
+                self.flush()
+        else:
+            self.flush()
+
+
+def _say_nothing(text: str) -> None:
+    """The next run of a study has told of spools already."""
+
+
+def _settle_earlier(
+    run_id: str, earlier: tuple[Attempt, ...], tags: Mapping[str, str], latest: int
+) -> dict[str, str]:
+    """Tags that end an attempt whose process is gone.
+
+    Raises:
+        SuiteError: if its process works on.
+    """
+    if not earlier or earlier[-1].outcome is not None:
+        return {}
+    last = earlier[-1]
+    heartbeat = last_heartbeat(tags)
+    if last.process != this_process() and last.process.is_alive(heartbeat=heartbeat, now=now_ms()):
+        raise SuiteError(f"{last.process} works on run {run_id}; wait for it, or end it")
+    return dict([cut_off(last, heartbeat=heartbeat, latest=latest).to_tag()])
+
+
+def cut_off(attempt: Attempt, *, heartbeat: int | None, latest: int = 0) -> Attempt:
+    """An attempt whose process was found gone: it ended when it was last heard of."""
+    ended = max(attempt.started, heartbeat or 0, latest)
+    return replace(attempt, ended=ended, outcome="CUT_OFF")
+
+
+def last_heartbeat(tags: Mapping[str, str]) -> int | None:
+    """When a run's process was last known to work, in ms."""
+    text = tags.get(HEARTBEAT_TAG, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _yield_to_twin(store: Store, study: str, kind: str, cell: str, run_id: str) -> None:
+    """Give way to a process in another home of the same server that began the cell first.
+
+    Raises:
+        SuiteError: if there is one; the run that was just started is deleted.
+    """
+    if store.home.owns_database:  # the lock of the study has kept others out
+        return
+    for run in store.runs_of_cell(study, kind, cell):
+        if run.info.run_id == run_id:
+            return
+        attempts = attempts_from_tags(run.data.tags)
+        if run.info.status != "RUNNING":
+            continue
+        heartbeat = last_heartbeat(run.data.tags)
+        working = not attempts or (
+            attempts[-1].outcome is None
+            and attempts[-1].process.is_alive(heartbeat=heartbeat, now=now_ms())
+        )
+        if working:
+            store.delete_run(run_id)
+            raise SuiteError(
+                f"another process has just begun the same cell as run {run.info.run_id}; wait for "
+                "it, and run the same command again"
+            )

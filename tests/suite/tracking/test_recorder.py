@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import suite.tracking.recorder
 from suite.errors import SuiteError
 from suite.tracking.curves import Attempt, attempts_from_tags
+from suite.tracking.drain import replay
 from suite.tracking.home import Home
+from suite.tracking.patience import TrackerAwayError
 from suite.tracking.reader import live, open_reader
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import DatasetRecord, Store
@@ -75,6 +81,7 @@ def test_a_new_run_has_the_contract_tags_params_and_corpora(store: Store) -> Non
         host=socket.gethostname(),
         pid=os.getpid(),
         device="gpu x 8",
+        process_started=psutil.Process().create_time(),
     )
     run = store.client.get_run(recorder.run_id)
     assert run.info.status == "RUNNING"
@@ -114,17 +121,57 @@ def test_going_on_is_a_second_attempt_in_the_same_run(store: Store) -> None:
     assert len(open_reader(store.home).runs("demo")) == 1
 
 
-def test_a_killed_process_leaves_running_and_the_next_attempt_takes_over(store: Store) -> None:
+def test_an_attempt_whose_process_is_gone_was_cut_off(store: Store) -> None:
     first = begin(store)
     first.log({"loss": 3.0}, 10)
-    first.flush()
     second = begin(store, first.run_id, resumed_from=10)
     second.log({"loss": 2.0}, 20)
     second.end("FINISHED")
     attempts = attempts_from_tags(tags_of(store, first.run_id))
-    assert [(a.number, a.outcome) for a in attempts] == [(1, None), (2, "FINISHED")]
-    assert attempts[0].ended is None
+    assert [(a.number, a.outcome) for a in attempts] == [(1, "CUT_OFF"), (2, "FINISHED")]
+    assert attempts[0].ended is not None
+    assert attempts[0].started <= attempts[0].ended < attempts[1].started
     assert points(store, first.run_id) == [(10, 3.0, 1, False), (20, 2.0, 2, False)]
+
+
+def test_a_process_that_lives_keeps_its_run(store: Store) -> None:
+    first = begin(store)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        started = psutil.Process(living.pid).create_time()
+        _, tag = replace(first.attempt, pid=living.pid, process_started=started).to_tag()
+        store.set_tags(first.run_id, {"suite.attempt.1": tag})
+        with pytest.raises(SuiteError, match=f"process {living.pid} on .* works on run"):
+            begin(store, first.run_id)
+        living.communicate()
+    assert begin(store, first.run_id).attempt.number == 2
+
+
+@pytest.mark.parametrize(("silent_for", "lives"), [(299_000, True), (301_000, False)])
+def test_a_process_on_another_machine_lives_while_its_heart_beats(
+    store: Store, clock: Clock, silent_for: int, lives: bool
+) -> None:
+    first = begin(store)
+    _, tag = replace(first.attempt, host="elsewhere").to_tag()
+    store.set_tags(first.run_id, {"suite.attempt.1": tag})
+    clock.now += silent_for
+    if lives:
+        with pytest.raises(SuiteError, match="on elsewhere works on run"):
+            begin(store, first.run_id)
+    else:
+        begin(store, first.run_id)
+        first_attempt, _ = attempts_from_tags(tags_of(store, first.run_id))
+        assert (first_attempt.outcome, first_attempt.ended) == ("CUT_OFF", first.attempt.started)
+
+
+def test_settings_outside_the_fingerprint_are_recorded_on_each_attempt(store: Store) -> None:
+    first = begin(store, unfingerprinted={"devices": 1, "num_workers": 0})
+    first.end("KILLED")
+    begin(store, first.run_id, unfingerprinted={"devices": 8, "num_workers": 4}).end("FINISHED")
+    attempts = attempts_from_tags(tags_of(store, first.run_id))
+    assert [attempt.settings for attempt in attempts] == [
+        {"devices": 1, "num_workers": 0},
+        {"devices": 8, "num_workers": 4},
+    ]
 
 
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
@@ -145,11 +192,13 @@ def test_an_attempt_ends_with_its_status(store: Store, status: Any) -> None:
 
 def test_a_run_that_goes_on_no_longer_tells_of_its_failure(store: Store) -> None:
     first = begin(store)
-    first.set_tags({"suite.traceback": "Traceback ..."})
-    first.end("FAILED", failure="x" * 100_000)
+    first.end("FAILED", failure="x" * 100_000, traceback="Traceback ...")
     assert tags_of(store, first.run_id)["suite.failure"] == "x" * 5_000
+    kept = store.home.artifacts / "demo" / first.run_id / "artifacts" / "failures"
+    assert (kept / "attempt-1.txt").read_text() == "Traceback ..."
     begin(store, first.run_id).end("FINISHED")
-    assert not {"suite.failure", "suite.traceback"} & tags_of(store, first.run_id).keys()
+    assert "suite.failure" not in tags_of(store, first.run_id)
+    assert (kept / "attempt-1.txt").exists(), "what went wrong before is kept"
 
 
 def test_a_rollback_supersedes_what_lies_above_the_checkpoint(store: Store) -> None:
@@ -247,30 +296,18 @@ def test_points_wait_for_a_flush(store: Store, clock: Clock) -> None:
     assert points(store, recorder.run_id) == [(10, 1.0, 1, False), (10, 2.0, 1, False)]
 
 
-def test_a_run_can_be_followed_while_it_goes(store: Store, clock: Clock) -> None:
-    recorder = begin(store)
-    clock.now += 4_999
-    recorder.log({"loss": 1.0}, 10)
-    assert points(store, recorder.run_id) == []
-    clock.now += 1
-    recorder.log({"loss": 2.0}, 20)
-    assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
-    clock.now += 4_999
-    recorder.log({"loss": 3.0}, 30)
-    assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
-
-
-def test_a_full_batch_is_written_at_once(store: Store, clock: Clock) -> None:
+def test_more_than_a_batch_is_sent_in_several(store: Store) -> None:
     recorder = begin(store)
     recorder.log({f"m{n}": float(n) for n in range(999)}, 10)
-    assert points(store, recorder.run_id) == []
-    recorder.log({f"m{n}": float(n) for n in range(502)}, 20)
-    assert len(points(store, recorder.run_id)) == 1_501
+    recorder.log({f"m{n}": float(n) for n in range(2_502)}, 20)
+    recorder.flush()
+    assert len(points(store, recorder.run_id)) == 3_501
 
 
 def test_an_outage_keeps_points_until_the_next_flush(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store.patience = 0.05
     recorder = begin(store)
     recorder.log({"loss": 1.0}, 10)
 
@@ -279,11 +316,34 @@ def test_an_outage_keeps_points_until_the_next_flush(
 
     with monkeypatch.context() as away:
         away.setattr(store.client, "log_batch", fail)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(TrackerAwayError, match="the store is away"):
             recorder.flush()
     recorder.log({"loss": 2.0}, 20)
     recorder.flush()
     assert [step for step, *_ in points(store, recorder.run_id)] == [10, 20]
+
+
+def test_an_end_that_could_not_be_sent_is_sent_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.patience = 0.05
+    recorder = begin(store)
+    recorder.log({"loss": 1.0}, 10)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the store is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(store.client, "log_batch", fail)
+        with pytest.raises(TrackerAwayError, match="is sent when the same command is run again"):
+            recorder.end("FINISHED")
+    assert status_of(store, recorder.run_id) == "RUNNING"
+    said: list[str] = []
+    assert replay(store.home.spool, lambda: store, said.append) == 1
+    assert said == [f"note    sent 1 values of run {recorder.run_id} that had been left unsent"]
+    assert status_of(store, recorder.run_id) == "FINISHED"
+    assert points(store, recorder.run_id) == [(10, 1.0, 1, False)]
+    assert [*store.home.spool.iterdir()] == []
 
 
 def test_a_run_that_was_cut_off_while_it_began_gets_its_settings_later(
@@ -308,10 +368,9 @@ def test_a_run_that_was_cut_off_while_it_began_gets_its_settings_later(
 
 def test_params_found_out_later_join_the_first(store: Store, tmp_path: Path) -> None:
     recorder = begin(store)
-    recorder.log_params({"model": {"key_width": 64}})
+    recorder.log_params({"model": {"key_width": 64}, "long": "x" * 6_001})
+    recorder.flush()
     assert store.client.get_run(recorder.run_id).data.params["model.key_width"] == "64"
-    with pytest.raises(SuiteError, match="6001 characters"):
-        recorder.log_params({"long": "x" * 6_001})
     file = tmp_path / "basis.bin"
     file.write_bytes(b"basis")
     recorder.log_artifact(file, "basis")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -140,19 +141,21 @@ def test_a_home_may_move_with_all_that_it_holds(make_home: MakeHome, tmp_path: P
     assert not [line for line in dump if "Default" not in line]
 
 
-@pytest.mark.parametrize("length", [6_000, 6_001])
-def test_a_parameter_that_mlflow_would_cut_is_refused(home: Home, length: int) -> None:
+def test_a_parameter_that_mlflow_would_cut_is_kept_whole_as_an_artifact(home: Home) -> None:
     store = Store(home)
     run_id = new_run(store)
-    params = {"short": "x", "long": "y" * length}
-    if length <= 6_000:
-        store.log_params(run_id, params)
-        store.log_params(run_id, params)  # the same again is fine
-        assert store.client.get_run(run_id).data.params == params
-    else:
-        with pytest.raises(SuiteError, match="the parameter long has 6001 characters"):
-            store.log_params(run_id, params)
-        assert store.client.get_run(run_id).data.params == {}
+    params = {"fits": "y" * 6_000, "a/key: long": "ß" * 6_001}
+    store.log_params(run_id, params)
+    store.log_params(run_id, params)  # the same again is fine
+    logged = store.client.get_run(run_id).data.params
+    assert logged["fits"] == params["fits"]
+    digest = hashlib.sha256(params["a/key: long"].encode()).hexdigest()
+    name = f"a_key__long-{digest[:16]}.txt"
+    assert logged["a/key: long"] == (
+        f"sha256:{digest} of 6001 characters in the artifact params/{name}"
+    )
+    kept = home.artifacts / "demo" / run_id / "artifacts" / "params" / name
+    assert kept.read_text(encoding="utf-8") == params["a/key: long"]
 
 
 def test_a_tag_that_mlflow_would_cut_is_refused(home: Home) -> None:
