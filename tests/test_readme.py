@@ -48,6 +48,7 @@ def test_the_suite_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SUITE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
     for line in [line for line in SHELL if line.startswith("suite ")]:
         arguments = shlex.split(line)[1:]
         if arguments[0] == "ui":
@@ -56,7 +57,9 @@ def test_the_suite_commands_run(
             arguments += [part for setting in SHORTER for part in ("--set", setting)]
         assert main(arguments) == 0, f"{line}: {capsys.readouterr().err}"
         assert capsys.readouterr().out.strip(), f"{line} says something"
-    assert (tmp_path / "home" / "reports" / "demo" / "index.html").exists()
+    for home in ("home", "elsewhere"):
+        assert (tmp_path / home / "reports" / "demo" / "index.html").exists()
+    assert main(["verify", "demo", "--home", "elsewhere"]) == 0
 
 
 def test_the_pretraining_study_of_the_readme_runs(tmp_path: Path) -> None:

@@ -173,3 +173,75 @@ def test_manifest_of_another_study_is_refused(demo: Any, demo_report: Report) ->
 def test_missing_manifest_is_refused_with_the_cure(demo: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="suite report"):
         verify(demo.reader, "demo", tmp_path / "manifest.json")
+
+
+def test_a_file_that_is_not_part_of_the_report_is_named(demo: Any, tmp_path: Path) -> None:
+    chosen = build_report(demo.reader, "demo", ["parity"], tmp_path / "out")
+    (chosen.folder / "parity2.png").write_bytes(b"")
+    (chosen.folder / ".DS_Store").write_bytes(b"")
+    (line,) = check(demo, chosen).lines()
+    assert line == (
+        f"{chosen.folder / 'parity2.png'} is not part of the report; the manifest does not name it"
+    )
+
+
+def test_words_that_no_entry_holds_are_compared(demo: Any, demo_report: Report) -> None:
+    run = demo.reader.run_named("law looplm_total")
+    demo.reader.texts[run]["tags"]["suite.law.warnings"] = '["all is well"]'
+    found = check(demo, demo_report)
+    assert not found.ok
+    assert list(found.lines()) == [
+        "index.html: the page says 'Law: gamma and t3 are not identified', the store gives "
+        "'Law: all is well'"
+    ]
+
+
+def test_warnings_name_runs_of_a_dirty_tree_and_fail_only_when_strict(
+    demo: Any, demo_report: Report
+) -> None:
+    for texts in demo.reader.texts.values():
+        texts["tags"] |= {"suite.git.commit": "a" * 40, "suite.git.dirty": "false"}
+    assert check(demo, demo_report).warnings == ()
+    assert check(demo, demo_report).passes(strict=True)
+    run = demo.reader.run_named("pretrain small Tm=2")
+    demo.reader.texts[run]["tags"]["suite.git.dirty"] = "true"
+    found = check(demo, demo_report)
+    assert found.warnings[0] == (
+        "made from a source tree with changes that no commit holds: 1 of "
+        f"{len(found.run_ids)} runs: pretrain small Tm=2 ({run})"
+    )
+    assert list(found.lines()) == []
+    assert found.passes()
+    assert not found.passes(strict=True)
+
+
+def test_runs_that_the_report_does_not_show_bring_no_warning(
+    demo: Any, demo_report: Report
+) -> None:
+    for texts in demo.reader.texts.values():
+        texts["tags"] |= {"suite.git.commit": "a" * 40, "suite.git.dirty": "false"}
+    dirty = {"suite.git.commit": "b" * 40, "suite.git.dirty": "true"}
+    demo.reader.add("report", "report demo", tags=dirty)
+    assert check(demo, demo_report).warnings == ()
+
+
+def test_a_report_of_imported_runs_agrees_under_their_new_ids(
+    demo: Any, demo_report: Report
+) -> None:
+    """An import gives every run a new id, and leaves the files as they were."""
+    new = {row["run_id"]: row["run_id"].replace("0", "e") for row in demo.reader.rows}
+    for holder in (*demo.reader.rows, *demo.reader.points):
+        holder["run_id"] = new[holder["run_id"]]
+    for row in demo.reader.rows:
+        row["parent_run_id"] = new.get(row["parent_run_id"])
+    for old, texts in list(demo.reader.texts.items()):
+        texts["tags"] = {key: new.get(value, value) for key, value in texts["tags"].items()}
+        texts["tags"] |= {"suite.imported.run_ids": old, "suite.imported.studies": "demo"}
+        demo.reader.texts[new[old]] = demo.reader.texts.pop(old)
+    demo.reader.study = "renamed"
+    found = verify(demo.reader, "renamed", demo_report.manifest_path)
+    assert (found.ok, list(found.lines())) == (True, [])
+    assert set(found.run_ids) <= set(new.values())
+    demo.reader.point(new[f"{1:032x}"], LOSS, 500_000)["value"] = 1.25
+    (line, *_) = verify(demo.reader, "renamed", demo_report.manifest_path).lines()
+    assert new[f"{1:032x}"] in line
