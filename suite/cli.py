@@ -144,7 +144,8 @@ def _verify(options: argparse.Namespace) -> int:
     study, _ = _tracked_study(options, home)
     manifest = home.reports / study / "manifest.json"
     kept = home.artifacts / study
-    result = verify(open_reader(home), study, manifest, artifacts=kept if kept.is_dir() else None)
+    here = home.owns_database or kept.is_dir()  # a server has them elsewhere
+    result = verify(open_reader(home), study, manifest, artifacts=kept if here else None)
     for line in result.lines():
         print(line)
     for warning in result.warnings:

@@ -7,8 +7,6 @@ manifest holds the SHA-256 of every other file.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.errors import InputError
+from suite.fingerprint import fingerprint
 from suite.reports.manifest import MANIFEST_NAME, Manifest, digest_of, read_manifest
 
 REPORT_KIND = "report"
@@ -185,9 +184,8 @@ def read_kept(
 
 
 def report_fingerprint(manifest_digest: str) -> str:
-    """The tag ``suite.cell`` of the report with a manifest, as ``suite.cells`` makes it."""
-    text = json.dumps({"kind": REPORT_KIND, "manifest": manifest_digest}, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """The tag ``suite.cell`` of the report with a manifest."""
+    return fingerprint({"kind": REPORT_KIND, "manifest": manifest_digest})
 
 
 def edited_files(folder: Path, artifacts: Mapping[str, str]) -> Iterator[EditedArtifact]:

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from suite.cells import Cell, fingerprint, pretraining_cells
+from suite.cells import Cell, pretraining_cells
+from suite.fingerprint import fingerprint
 from suite.laws.fit import Fit, fit
 from suite.laws.forms import get_form
 from suite.laws.goodness import goodness

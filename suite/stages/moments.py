@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.cells import fingerprint, moments_settings
+from suite.cells import moments_settings
 from suite.errors import InputError
+from suite.fingerprint import fingerprint
 from suite.models import ModelSource, check_rank, check_shape
 from suite.stages.context import StageContext
 from suite.stages.trainers import make_trainer

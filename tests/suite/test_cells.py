@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from suite.cells import Cell, calibration_cell, fingerprint, moments_settings, pretraining_cells
+from suite.cells import Cell, calibration_cell, moments_settings, pretraining_cells
+from suite.fingerprint import fingerprint
 from suite.materials import Materials
 from suite.study_file import parse_study
 from suite.tracking.home import Home
@@ -170,7 +171,7 @@ def test_keys_that_are_not_text_are_refused(key: object) -> None:
 
 def test_another_process_finds_the_same_fingerprint() -> None:
     program = (
-        "from suite.cells import fingerprint\n"
+        "from suite.fingerprint import fingerprint\n"
         "keys = {'seed', 'tokens', 'shape', 'corpus', 'niter'}\n"  # a set: its order is hashed
         "print(fingerprint({key: [key, 0.1] for key in keys}))"
     )

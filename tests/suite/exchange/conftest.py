@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 from mlflow.entities import Metric, Param, RunTag
 
-from suite.cells import fingerprint
 from suite.exchange.export import export_study
 from suite.exchange.layout import CONTENTS_NAME
+from suite.fingerprint import fingerprint
 from suite.reports.build import build_report
 from suite.tracking.curves import Attempt
 from suite.tracking.home import Home
