@@ -13,7 +13,7 @@ from suite.doctor.findings import Finding, note, ok
 from suite.doctor.inventory import folder_size, size_text
 from suite.doctor.store_checks import NOT_READ
 from suite.doctor.stored import StoredRun, look_up, shown_uri
-from suite.exchange.origins import RUN_ID_TAG
+from suite.tracking.origins import RUN_ID_TAG
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 

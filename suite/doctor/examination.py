@@ -47,7 +47,10 @@ class Examination:
         self.reader: Reader | None = None
         """Reads the store, once a check has found that it can be read."""
         self.reading_uri = home.tracking_uri
-        """Where the store is read from: a copy, if to open the database would be to write."""
+        """Where the store is read from: a copy, if to open the database would be to write.
+
+        While it mends it is the store itself, since what is mended must be seen.
+        """
         self.schema_fits = False
         """Whether the installed MLflow can write to the store."""
         self.open_until_closed = contextlib.ExitStack()

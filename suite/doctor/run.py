@@ -136,8 +136,8 @@ def lines(outcome: Outcome, *, fix: bool) -> Iterator[tuple[str, str]]:
     if outcome.failed is not None:
         yield "failed", _plain(outcome.failed)
     if finding.remedy:
-        mends = finding.mend is not None and not fix
-        yield ("--fix" if mends else "to do"), _plain(finding.remedy)
+        label = "hint" if finding.severity == "note" else "to do"
+        yield ("--fix" if finding.mend is not None and not fix else label), _plain(finding.remedy)
 
 
 def summary(outcomes: list[Outcome], *, fix: bool) -> str:

@@ -89,10 +89,11 @@ def _check_file(exam: Examination, file: Path) -> Generator[Finding, None, bool]
         yield note(f"{file} is locked by a process that writes to it ({said}); look again later")
         return False
     if state in ("cut off", "write-ahead"):
-        folder = exam.open_until_closed.enter_context(tempfile.TemporaryDirectory())
-        file = copy_with_journal(file, Path(folder))
+        if not exam.fix:
+            folder = exam.open_until_closed.enter_context(tempfile.TemporaryDirectory())
+            file = copy_with_journal(file, Path(folder))
+            exam.reading_uri = f"sqlite:///{file}"
         settle(file)
-        exam.reading_uri = f"sqlite:///{file}"
     wrong = [said] if state == "damaged" else damage(file)
     if wrong:
         yield _damaged(exam, wrong)

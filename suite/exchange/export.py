@@ -29,10 +29,10 @@ from suite.exchange.layout import (
     curve_file,
     table_file,
 )
-from suite.exchange.origins import WHOLE_TAG
 from suite.progress import Display
 from suite.tracking.drain import replay
 from suite.tracking.home import Home
+from suite.tracking.origins import WHOLE_TAG
 from suite.tracking.reader import Reader, open_reader
 from suite.tracking.spool import spools
 from suite.tracking.store import Store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +17,6 @@ from suite.errors import SuiteError
 from suite.exchange.artifacts import keep
 from suite.exchange.folder import ExportFolder
 from suite.exchange.layout import ARTIFACTS, REPORT, checked_name
-from suite.exchange.origins import (
-    RUN_ID_TAG,
-    WHOLE_TAG,
-    former_ids,
-    origin_tags,
-    translate,
-)
 from suite.exchange.records import ExportedRun, read_runs
 from suite.exchange.target import (
     Target,
@@ -35,6 +27,13 @@ from suite.exchange.target import (
 )
 from suite.progress import Display
 from suite.tracking.home import Home
+from suite.tracking.origins import (
+    RUN_ID_TAG,
+    WHOLE_TAG,
+    former_ids,
+    origin_tags,
+    translate,
+)
 from suite.tracking.patience import patiently
 from suite.tracking.reader import Reader, open_reader
 from suite.tracking.store import Store
@@ -94,7 +93,6 @@ def import_study(
     source = ExportFolder.open(folder.absolute())
     runs = read_runs(source)
     study = source.contents.study if name is None else checked_name(name, "--name")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     with (
         home.hold(study),
         display or Display() as shown,

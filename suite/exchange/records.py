@@ -21,8 +21,8 @@ from suite.exchange.layout import (
     curve_file,
     table_file,
 )
-from suite.exchange.origins import former_ids
 from suite.exchange.rules import check_inputs, check_points, check_row, check_texts
+from suite.tracking.origins import former_ids
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

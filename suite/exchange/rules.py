@@ -10,8 +10,8 @@ import polars as pl
 
 from suite.errors import SuiteError
 from suite.exchange.layout import RUN_ID, check_study_name
-from suite.exchange.origins import RUN_ID_TAG, former_ids, former_studies
 from suite.tracking.curves import attempts_from_tags
+from suite.tracking.origins import RUN_ID_TAG, former_ids, former_studies
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

@@ -13,9 +13,9 @@ from suite.errors import InputError
 from suite.exchange.artifacts import is_server, record_of, regular_files
 from suite.exchange.folder import ExportFolder
 from suite.exchange.layout import ARTIFACTS, REPORT
-from suite.exchange.origins import RUN_ID_TAG, WHOLE_TAG
 from suite.exchange.records import ExportedRun
 from suite.tracking.home import Home
+from suite.tracking.origins import RUN_ID_TAG, WHOLE_TAG
 from suite.tracking.reader import Reader
 
 _REFUSED_BY_SERVERS = "#%?\\"  # in the path of an artifact, which becomes part of an address

@@ -94,7 +94,7 @@ def _pretraining_headline(tracked: Tracked) -> str:
         and (value := tracked.curve(cell.run_id, tracked.loss_metric).last_value) is not None
     ]
     if ends:
-        value, cell = min(ends, key=lambda end: (end[0], end[1].run_id))
+        value, cell = min(ends, key=lambda end: (end[0], end[1].recurrence, end[1].size))
         text += (
             f"; lowest final total loss {style.significant(value)} nats a token, "
             f"{cell.size} at Tm = {cell.recurrence}"

@@ -149,7 +149,7 @@ def selection_times(runs: pl.DataFrame, tags: pl.DataFrame) -> dict[str, int]:
         tags: with run_id, key and value.
     """
     marks = tags.filter(pl.col("key") == SELECTED_TAG).select("run_id", "value")
-    marked = {run_id: int(value) for run_id, value in marks.iter_rows() if value.isdigit()}
+    marked = {run_id: int(value) for run_id, value in marks.iter_rows() if value.isdecimal()}
     started = runs.select("run_id", "start_time").iter_rows()
     return {run_id: max(start or 0, marked.get(run_id, 0)) for run_id, start in started}
 

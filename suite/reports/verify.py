@@ -12,7 +12,6 @@ import polars as pl
 
 import suite
 from suite.errors import InputError, SuiteError
-from suite.exchange.origins import Origins, read_origins, translate
 from suite.reports.build import PAGE_NAME, build_report
 from suite.reports.history import find_rewritten, shown_before
 from suite.reports.kept import (
@@ -40,6 +39,7 @@ from suite.reports.tables import build_tables
 from suite.reports.tracked import read_tracked
 from suite.reports.verification import Verification
 from suite.reports.words import ChangedWords, changed_words
+from suite.tracking.origins import Origins, read_origins, translate
 from suite.tracking.provenance import installed_source
 from suite.tracking.reader import Reader
 

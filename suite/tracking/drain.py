@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from suite.errors import SuiteError
 from suite.tracking.patience import TrackerAwayError, first_line
 from suite.tracking.processes import this_process
-from suite.tracking.spool import Artifact, End, Params, Points, Record, SpoolFile, Tags, spools
+from suite.tracking.spool import (
+    Artifact,
+    End,
+    Params,
+    Points,
+    Record,
+    SpoolFile,
+    Tags,
+    spools,
+    sweep,
+)
 from suite.tracking.store import now_ms
 
 if TYPE_CHECKING:
@@ -18,6 +28,7 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000  # metrics a request; MLflow takes no more
 _REFUSED = "refused"
+_OPENING = 60_000  # ms in which whoever has made a spool has certainly written its first line
 
 
 class RefusedError(SuiteError):
@@ -157,11 +168,15 @@ def replay(
         TrackerAwayError: if the tracker does not answer.
     """
     sent = 0
+    sweep(folder)
     for spool in spools(folder):
         if run_id and spool.run_id != run_id:
             continue
+        written = _written(spool)
+        if not spool.begun and written and now_ms() - written < _OPENING:
+            continue
         owner = spool.owner()
-        gone = owner is None or not owner.is_alive(heartbeat=_written(spool), now=now_ms())
+        gone = owner is None or not owner.is_alive(heartbeat=written, now=now_ms())
         if not gone and owner != this_process():  # what this one left open, it has given up
             continue
         waiting = spool.waiting()
@@ -181,6 +196,8 @@ def set_aside(spool: SpoolFile) -> Path:
     target = spool.path.parent / _REFUSED / spool.path.name
     target.parent.mkdir(exist_ok=True)
     spool.path.replace(target)
+    if spool.files.exists():
+        spool.files.replace(target.with_suffix(spool.files.suffix))
     spool.delete()
     return target
 

@@ -59,14 +59,17 @@ def typed_frame(
     schema: Schema,
     origins: Mapping[str, str],
     nullable: Collection[str] = (),
+    *,
+    run_id: str | None = None,
 ) -> pl.DataFrame:
     """Rows as a frame of ``schema``.
 
     Args:
-        rows: as many values each as the schema has columns, the run's id first.
+        rows: as many values each as the schema has columns.
         schema: names and types.
         origins: table and column behind each name, for messages.
         nullable: names of columns that may be empty.
+        run_id: the run of all rows; none where each begins with its own.
 
     Raises:
         SuiteError: for a value of another type, or an empty one; it names the column and run.
@@ -80,10 +83,12 @@ def typed_frame(
             column = pl.Series(name, values, dtype=dtype, strict=True)
         except (TypeError, OverflowError, UnicodeError, pl.exceptions.PolarsError) as error:
             at = next((at for at, value in enumerate(values) if not _fits(value, dtype)), 0)
-            raise odd_value(origins[name], values[at], rows[at][0], _NAMES[dtype]) from error
+            raise odd_value(
+                origins[name], values[at], run_id or rows[at][0], _NAMES[dtype]
+            ) from error
         if name not in nullable and column.null_count():
             at = column.is_null().arg_max() or 0
-            raise odd_value(origins[name], None, rows[at][0], _NAMES[dtype])
+            raise odd_value(origins[name], None, run_id or rows[at][0], _NAMES[dtype])
         series.append(column)
     return pl.DataFrame(series)
 

@@ -35,10 +35,12 @@ class Home:
             InputError: if the path cannot be part of a database address.
         """
         chosen = Path(root or os.environ.get("SUITE_HOME") or "mlruns").expanduser().absolute()
-        if "?" in str(chosen):  # what follows would be read as options of the database
-            raise InputError(
-                f"the home {chosen} has '?' in its path; choose another with --home or SUITE_HOME"
-            )
+        for odd in "?%":  # a database address gives both a meaning of their own
+            if odd in str(chosen):
+                raise InputError(
+                    f"the home {chosen} has {odd!r} in its path; choose another with --home or "
+                    "SUITE_HOME"
+                )
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{chosen / 'mlflow.db'}"
         return cls(root=chosen, tracking_uri=uri)
 

@@ -120,6 +120,8 @@ def patiently(action: Callable[[], T], *, seconds: float) -> T:
 
 def first_line(error: BaseException) -> str:
     """What an error says, short enough for a sentence."""
-    lines = str(error).strip().splitlines()
+    # SQLAlchemy puts advice before what the database says
+    said = getattr(error.__cause__, "orig", None) or error
+    lines = str(said).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 200 else f"{text[:199]}…"

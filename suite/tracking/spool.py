@@ -8,6 +8,7 @@ tracker has it. Sending a line twice changes nothing, so that one may lag behind
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -132,6 +133,13 @@ class SpoolFile:
             return None
 
     @property
+    def begun(self) -> bool:
+        """Whether its first line is there; whoever opens it has yet to write who that is."""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            return file.readline().endswith(b"\n")
+        return False
+
+    @property
     def sent(self) -> int:
         """Bytes of it that the tracker has."""
         try:
@@ -169,9 +177,10 @@ class SpoolFile:
         return sum(len(record.values) for record, _ in records if isinstance(record, Points))
 
     def delete(self) -> None:
-        """Remove it; its lock is the last to go."""
+        """Remove it, before what it cannot be sent again without; its lock is the last to go."""
+        self.path.unlink(missing_ok=True)
         shutil.rmtree(self.files, ignore_errors=True)
-        for path in (self.path, self._offset, self.lock):
+        for path in (self._offset, self.lock):
             path.unlink(missing_ok=True)
 
 
@@ -183,6 +192,14 @@ def spools(folder: Path) -> list[SpoolFile]:
         if len(parts := path.name.split(".")) == 3 and parts[1].isdigit()
     ]
     return sorted(found, key=lambda spool: (spool.run_id, spool.attempt))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that died while it deleted a spool has left of it."""
+    for beside in (*folder.glob("*.lock"), *folder.glob("*.offset*"), *folder.glob("*.files")):
+        spool = SpoolFile(beside.with_suffix(SUFFIX))
+        if not spool.path.exists():
+            spool.delete()
 
 
 class SpoolWriter:
@@ -206,7 +223,13 @@ class SpoolWriter:
             )
         except OSError as error:
             raise _unwritable(spool.path, error) from error
-        self._write({"owner": asdict(owner)})
+        try:
+            self._write({"owner": asdict(owner)})
+        except SuiteError:
+            self.close()
+            if not spool.begun:
+                spool.path.unlink()
+            raise
 
     def append(self, record: Record) -> None:
         """Put a record on disk.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,9 @@ _METRICS = sa.table(
     *map(sa.column, ("step", "value", "timestamp", "is_nan")),
 )
 _STORED_SCHEMA: Schema = {**POINT_SCHEMA, "is_nan": pl.Int8}
-_RUNS_A_QUERY = 50  # a writer waits while a query on sqlite goes on, and its answer is in memory
-_ROWS_A_FETCH = 2_000  # small enough for a processor's cache
+_OF_A_RUN: Schema = {name: kind for name, kind in _STORED_SCHEMA.items() if name != "run_id"}
+_RUNS_A_QUERY = 50  # their rows are in memory twice, before they are one frame
+_ROWS_A_FETCH = 5_000  # small enough for a processor's cache
 
 
 class SqlReader:
@@ -131,25 +132,17 @@ class SqlReader:
 
     def curves(self, run_ids: Sequence[str], keys: Sequence[str] | None = None) -> pl.DataFrame:
         """See ``Reader.curves``."""
-        metric = _METRICS.c
-        # The empty text keeps sqlite from its index by key, which goes through that metric's
-        # points of every run there is.
-        wanted = () if keys is None else ((metric.key + "").in_(list(keys)),)
         frames = []
         for ids in in_chunks(run_ids, _RUNS_A_QUERY):
-            statement = sa.select(
-                metric.run_uuid, metric.key, metric.step, metric.value, metric.timestamp,
-                metric.is_nan,
-            ).where(metric.run_uuid.in_(self._present(ids)), *wanted)  # fmt: skip
-            stored = self._frame(statement, _METRICS, _STORED_SCHEMA)
+            stored = concatenated(
+                (self._points(run_id, keys) for run_id in self._present(ids)), _STORED_SCHEMA
+            )
             odd = stored.filter(~pl.col("is_nan").is_in([0, 1]))
             if not odd.is_empty():
                 run_id, value = odd.select("run_id", "is_nan").row(0)
                 raise odd_value("metrics.is_nan", value, run_id, "0 or 1")
-            points = stored.select(
-                pl.col(list(POINT_SCHEMA)).exclude("value"),
-                value=pl.when(pl.col("is_nan") == 1).then(float("nan")).otherwise("value"),
-            ).select(list(POINT_SCHEMA))
+            value = pl.when(pl.col("is_nan") == 1).then(float("nan")).otherwise("value")
+            points = stored.with_columns(value=value).select(list(POINT_SCHEMA))
             attempts = self._texts(_TAGS, ids, _TAGS.c.key.startswith(ATTEMPT_TAG))
             frames.append(curve_frame(with_infinities(points), attempts))
         return concatenated(frames, CURVE_SCHEMA)
@@ -164,6 +157,23 @@ class SqlReader:
             raise odd_value("metrics.timestamp", newest, run_id, "a whole number of 64 bits")
         return newest or 0
 
+    def _points(self, run_id: str, keys: Sequence[str] | None) -> pl.DataFrame:
+        """Points of one run, as they are stored: asked for so, none brings its run's id along."""
+        metric = _METRICS.c
+        statement = sa.select(
+            metric.key, metric.step, metric.value, metric.timestamp, metric.is_nan
+        ).where(metric.run_uuid == run_id)
+        if keys is not None:
+            # The empty text keeps sqlite from its index by key, which goes through that metric's
+            # points of every run there is.
+            statement = statement.where((metric.key + "").in_(list(keys)))
+        parts = (
+            typed_frame(rows, _OF_A_RUN, _origins("metrics", _OF_A_RUN), run_id=run_id)
+            for rows in self._fetch(statement, "metrics")
+        )
+        points = concatenated(parts, _OF_A_RUN)
+        return points.select(pl.lit(run_id).alias("run_id"), *_OF_A_RUN)
+
     def _present(self, ids: Sequence[str]) -> list[str]:
         statement = (
             sa.select(_RUNS.c.run_uuid)
@@ -175,26 +185,14 @@ class SqlReader:
     def _texts(
         self, table: sa.TableClause, run_ids: Sequence[str], *only: sa.ColumnElement[bool]
     ) -> pl.DataFrame:
-        frames = (
-            self._frame(
-                sa.select(table.c.run_uuid, table.c.key, table.c.value).where(
-                    table.c.run_uuid.in_(self._present(ids)), *only
-                ),
-                table,
-                TEXT_SCHEMA,
+        frames = []
+        for ids in in_chunks(run_ids, _RUNS_A_QUERY):
+            statement = sa.select(table.c.run_uuid, table.c.key, table.c.value).where(
+                table.c.run_uuid.in_(self._present(ids)), *only
             )
-            for ids in in_chunks(run_ids, _RUNS_A_QUERY)
-        )
+            rows = self._rows(statement, table.name)
+            frames.append(typed_frame(rows, TEXT_SCHEMA, _origins(table.name, TEXT_SCHEMA)))
         return concatenated(frames, TEXT_SCHEMA).sort("run_id", "key")
-
-    def _frame(
-        self, statement: sa.Select[Any], table: sa.TableClause, schema: Schema
-    ) -> pl.DataFrame:
-        origins: Mapping[str, str] = {
-            name: f"{table.name}.{'run_uuid' if name == 'run_id' else name}" for name in schema
-        }
-        parts = (typed_frame(rows, schema, origins) for rows in self._fetch(statement, table.name))
-        return concatenated(parts, schema)
 
     def _rows(self, statement: sa.Select[Any], table: str) -> list[tuple[Any, ...]]:
         return [row for rows in self._fetch(statement, table) for row in rows]
@@ -226,6 +224,10 @@ class SqlReader:
 
 def _active() -> tuple[sa.ColumnElement[bool], ...]:
     return (_RUNS.c.lifecycle_stage == "active", _EXPERIMENTS.c.lifecycle_stage == "active")
+
+
+def _origins(table: str, columns: Iterable[str]) -> dict[str, str]:
+    return {name: f"{table}.{'run_uuid' if name == 'run_id' else name}" for name in columns}
 
 
 def _reason(error: BaseException) -> str:

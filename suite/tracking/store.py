@@ -150,8 +150,11 @@ class Store:
             return str(found.experiment_id)
 
     def _artifact_location(self, study: str) -> str | None:
-        server = self.home.tracking_uri.startswith(("http:", "https:"))
-        return None if server else f"{_LOCAL_SCHEME}{study}"
+        return None if self._is_server else f"{_LOCAL_SCHEME}{study}"
+
+    @property
+    def _is_server(self) -> bool:
+        return self.home.tracking_uri.startswith(("http:", "https:"))
 
     def create_run(
         self, study: str, *, name: str, tags: Mapping[str, str], parent: str | None = None
@@ -291,6 +294,8 @@ class Store:
 
     def keeps_artifacts(self, run_id: str) -> bool:
         """Whether a run's artifacts lie in the home, so that no tracker is needed for them."""
+        if self._is_server:
+            return False  # its locations look alike, and mean the server's own folder
         if run_id not in self._artifact_uris:
             self._artifact_uris[run_id] = self.run(run_id).info.artifact_uri or ""
         return self._artifact_uris[run_id].startswith(_LOCAL_SCHEME)
@@ -342,6 +347,7 @@ def _client(home: Home) -> MlflowClient:
     # lost, and two minutes for one request hold up the end of a cell.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     import logging
 
     from mlflow import MlflowClient

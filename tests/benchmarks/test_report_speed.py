@@ -23,7 +23,7 @@ RECURRENCES = (2, 4, 8)
 CORPORA = ("prose", "maths")
 POINTS = 200
 UNRELATED, UNRELATED_POINTS = 1_000, 100
-REPEATS = 3
+REPEATS = 5
 
 
 def study_runs(made: Callable[..., Any]) -> Iterator[Any]:
@@ -118,25 +118,29 @@ def test_a_thousand_unrelated_runs_do_not_slow_a_report(
         "report": report,
         "what it reads": lambda name: read_tracked(readers[name], "study").curves.keys(),
     }
-    seconds: dict[tuple[str, str], list[float]] = {}
+    seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     results: dict[tuple[str, str], Any] = {}
     for _ in range(REPEATS):
         for name in readers:
             for work, do in works.items():
-                begun = time.perf_counter()
+                begun = time.perf_counter(), time.process_time()
                 results[work, name] = do(name)
-                seconds.setdefault((work, name), []).append(time.perf_counter() - begun)
+                taken = time.perf_counter() - begun[0], time.process_time() - begun[1]
+                seconds.setdefault((work, name), []).append(taken)
     assert all(results[work, "alone"] == results[work, "crowded"] for work in works)
-    best = {of: min(measured) for of, measured in seconds.items()}
-    ratios = {work: best[work, "crowded"] / best[work, "alone"] for work in works}
+    best = {of: [min(clock) for clock in zip(*taken, strict=True)] for of, taken in seconds.items()}
+    ratios = {}
     with capsys.disabled():
         print(
             f"\na study of 17 runs, alone and beside {UNRELATED:,} others with "
             f"{UNRELATED * len(keys) * UNRELATED_POINTS:,} points; the best of {REPEATS}"
         )
-        print(f"{'':16}{'alone, s':>10}{'crowded, s':>12}{'ratio':>7}")
-        for work, ratio in ratios.items():
-            alone, crowded = best[work, "alone"], best[work, "crowded"]
-            print(f"{work:16}{alone:10.3f}{crowded:12.3f}{ratio:7.2f}")
-    assert ratios["report"] <= 1.2
-    assert ratios["what it reads"] <= 1.2
+        print(f"{'':16}{'clock':>12}{'alone, s':>10}{'crowded, s':>12}{'ratio':>7}")
+        for work in works:
+            for clock, name in enumerate(("wall", "processor")):
+                alone, crowded = best[work, "alone"][clock], best[work, "crowded"][clock]
+                ratios[work, name] = crowded / alone
+                print(f"{work:16}{name:>12}{alone:10.3f}{crowded:12.3f}{crowded / alone:7.2f}")
+    # the wall clock is printed only: on a machine that others use it tells of them
+    assert ratios["report", "processor"] <= 1.2
+    assert ratios["what it reads", "processor"] <= 1.2

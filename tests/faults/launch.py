@@ -9,6 +9,8 @@ The environment variable ``FAULTS`` holds what is to go wrong, as JSON:
 
 ``{"kill": {"at": "suite.atomic:replace_atomically", "when": "after", "call": 2}}``
     SIGKILL before or after the second call of a function.
+``{"fill": {"at": ..., "when": ..., "call": ..., "leave": 4096}}``
+    fills the home's disk at such a moment, but for so many bytes.
 ``{"kill": {"touch": 17}}``
     SIGKILL before the process touches files of the home for the 17th time.
 ``{"group": true}``
@@ -21,6 +23,7 @@ The environment variable ``FAULTS`` holds what is to go wrong, as JSON:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -28,7 +31,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,13 +60,21 @@ def install(faults: Mapping[str, Any], home: str) -> None:
         Companion.__init__.__kwdefaults__["after"] = faults["companion_after"]
     if "pace" in faults:
         _keep_pace(Path(faults["pace"]))
-    kill = faults.get("kill")
-    if kill is None:
-        return
-    if "touch" in kill:
-        _die_at_touch(home, kill["touch"], faults)
-    else:
-        _wrap(kill, faults)
+    if "fill" in faults:
+        _at(faults["fill"], lambda: fill(Path(home), faults["fill"]["leave"]))
+    if "touch" in faults.get("kill", {}):
+        _die_at_touch(home, faults["kill"]["touch"], faults)
+    elif "kill" in faults:
+        _at(faults["kill"], lambda: _die(faults))
+
+
+def fill(home: Path, leave: int) -> None:
+    """Leave so many bytes of the home's disk."""
+    block = b"\0" * 4_096
+    with contextlib.suppress(OSError), (home / "filler").open("wb", buffering=0) as filler:
+        while filler.write(block) == len(block):
+            pass
+    os.truncate(home / "filler", max((home / "filler").stat().st_size - leave, 0))
 
 
 def _keep_pace(file: Path) -> None:
@@ -86,26 +97,26 @@ def _die(faults: Mapping[str, Any]) -> None:
     signal.pause()
 
 
-def _wrap(kill: Mapping[str, Any], faults: Mapping[str, Any]) -> None:
-    module, _, path = kill["at"].partition(":")
+def _at(moment: Mapping[str, Any], act: Callable[[], None]) -> None:
+    module, _, path = moment["at"].partition(":")
     *owners, name = path.split(".")
     owner = functools.reduce(getattr, owners, importlib.import_module(module))
     inner = getattr(owner, name)
     calls = 0
 
     @functools.wraps(inner)
-    def doomed(*arguments: Any, **settings: Any) -> Any:
+    def watched(*arguments: Any, **settings: Any) -> Any:
         nonlocal calls
         calls += 1
         mine = calls
-        if mine == kill["call"] and kill["when"] == "before":
-            _die(faults)
+        if mine == moment["call"] and moment["when"] == "before":
+            act()
         result = inner(*arguments, **settings)
-        if mine == kill["call"] and kill["when"] == "after":
-            _die(faults)
+        if mine == moment["call"] and moment["when"] == "after":
+            act()
         return result
 
-    setattr(owner, name, doomed)
+    setattr(owner, name, watched)
 
 
 def _die_at_touch(home: str, last: int, faults: Mapping[str, Any]) -> None:

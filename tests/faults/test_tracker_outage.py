@@ -170,7 +170,7 @@ def training(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Training:
-    name = re.sub(r"\W+", "-", request.node.name)[:60]
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")[-60:].lstrip("-")
     return Training(preloaded, server, proxy, tmp_path, name)
 
 

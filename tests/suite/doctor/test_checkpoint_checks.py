@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from suite.doctor.checkpoint_checks import is_whole_model
-from suite.exchange.origins import RUN_ID_TAG
 from suite.tracking.home import Home
+from suite.tracking.origins import RUN_ID_TAG
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import Store
 

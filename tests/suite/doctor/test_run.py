@@ -24,8 +24,10 @@ from suite.doctor.findings import Finding, Outcome, note, ok
 from suite.doctor.run import lines, run_doctor, summary
 from suite.errors import InputError, SuiteError
 from suite.tracking.home import Home
+from suite.tracking.processes import WorkingProcess
 from suite.tracking.recorder import RunRecorder
-from suite.tracking.spool import SpoolFile
+from suite.tracking.spool import End, SpoolFile, SpoolWriter
+from suite.tracking.store import Store
 
 _KILLED_WHILE_WRITING = """
 import os, signal, sqlite3, sys
@@ -151,7 +153,8 @@ def test_to_look_is_to_change_nothing_and_to_mend_is_to_leave_nothing(
     again = examine(home, fix=True)
     assert again.left == mended.left
     assert all(o.mended is None for outcomes in again.values() for o in outcomes)
-    ignored = {".", "locks", "locks/demo.lock"}  # to take a lock is to touch it
+    # to take a lock is to touch it, and to read a write-ahead log to note how far it is read
+    ignored = {".", "locks", "locks/demo.lock", "mlflow.db-wal", "mlflow.db-shm"}
     assert {k: v for k, v in digest(home.root).items() if k not in ignored} == {
         k: v for k, v in after.items() if k not in ignored
     }
@@ -173,6 +176,25 @@ def test_all_ills_at_once_are_mended_at_once(
     assert sum(o.mended is not None for outcomes in mended.values() for o in outcomes) == num_left
     assert mended.left == []
     assert examine(home).left == []
+
+
+def test_what_was_mended_is_seen_by_later_checks_in_a_write_ahead_log_too(
+    store: Store,
+    leave_spool: Callable[..., SpoolFile],
+    gone: WorkingProcess,
+    digest: Callable[[Path], dict[str, tuple[str, int]]],
+    examine: Callable[..., Any],
+) -> None:
+    run_id = store.create_run("demo", name="n", tags={"suite.kind": "law", "suite.cell": "0"})
+    SpoolWriter(leave_spool(run_id), gone).append(End("FINISHED", 9_000))
+    write_ahead(store.home)
+    before = digest(store.home.root)
+    examine(store.home)
+    assert digest(store.home.root) == before
+    mended = examine(store.home, fix=True)
+    assert (mended.only("spool").mended, mended.left) == ("sent 3 values", [])
+    assert mended.good("cut-off runs") == ["none of 1 runs is RUNNING without a process"]
+    assert store.client.get_run(run_id).info.status == "FINISHED"
 
 
 def test_a_home_that_is_empty_has_nothing_to_mend_and_stays_empty(
@@ -286,7 +308,7 @@ def test_what_is_printed(home: Home, checks: Callable[[dict[str, Any]], None]) -
     assert run_doctor(home, console=console, fix=True) == 0
     first = "".join(f"           place {number}\n" for number in range(10))
     names = (
-        "names\n  ok       fine\n  note     \\x1b[31mred\\n\\udc80 [b]é\n  to do    look\n"
+        "names\n  ok       fine\n  note     \\x1b[31mred\\n\\udc80 [b]é\n  hint     look\n"
         f"ills\n  warning  ill\n{first}           and 2 more\n"
     )
     assert told.getvalue() == (

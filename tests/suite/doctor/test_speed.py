@@ -10,13 +10,13 @@ import pytest
 
 from suite.tracking.home import Home
 
-_POINTS = 1_000
+_POINTS = 100
 _KEYS = 5
 _FILES = 4
 
 
 def fill(home: Home, num_runs: int) -> None:
-    """Finished runs of five metrics with a thousand points, and a few files each."""
+    """Finished runs of five metrics with a hundred points, and a few files each."""
     with closing(sqlite3.connect(home.database)) as connection:
         connection.execute(
             "INSERT INTO experiments (experiment_id, name, artifact_location, lifecycle_stage) "

@@ -455,7 +455,7 @@ def test_a_folder_with_signs_of_patterns_in_its_path_is_read(
 
 
 @settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -352,7 +352,7 @@ def write(store: Store, study: str, number: int, run: Mapping[str, object]) -> N
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     phases=(Phase.explicit, Phase.generate),  # an example takes a second, shrinking takes many
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -20,7 +20,7 @@ from suite.exchange.load import import_study
 from suite.tracking.home import Home
 from suite.tracking.reader import open_reader
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STUDY = """
 name: small

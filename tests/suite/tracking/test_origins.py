@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.errors import SuiteError
-from suite.exchange.origins import Origins, former_ids, origin_tags, read_origins, translate
+from suite.tracking.origins import Origins, former_ids, origin_tags, read_origins, translate
 
 A, B, C, D = (letter * 32 for letter in "abcd")
 
