@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import polars as pl
 
@@ -17,12 +16,13 @@ from suite.tracking.frames import (
     concatenated,
     curve_frame,
     in_chunks,
+    origins_in,
     run_frame,
     typed_frame,
     with_infinities,
 )
 from suite.tracking.patience import PATIENCE_VARIABLE, TrackerAwayError, patience, patiently
-from suite.tracking.reader import TEXT_SCHEMA
+from suite.tracking.reader import TEXT_SCHEMA, without_password
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
@@ -57,7 +57,7 @@ class ClientReader:
         from mlflow import MlflowClient
 
         self._uri = uri
-        self._shown = _without_password(uri)
+        self._shown = without_password(uri)
         self._client = MlflowClient(tracking_uri=uri)
 
     def check(self) -> None:
@@ -128,11 +128,11 @@ class ClientReader:
 
     def params(self, run_ids: Sequence[str]) -> pl.DataFrame:
         """See ``Reader.params``."""
-        return _texts((r.info.run_id, r.data.params) for r in self._present(run_ids))
+        return _texts("params", ((r.info.run_id, r.data.params) for r in self._present(run_ids)))
 
     def tags(self, run_ids: Sequence[str]) -> pl.DataFrame:
         """See ``Reader.tags``."""
-        return _texts((r.info.run_id, r.data.tags) for r in self._present(run_ids))
+        return _texts("tags", ((r.info.run_id, r.data.tags) for r in self._present(run_ids)))
 
     def curves(self, run_ids: Sequence[str], keys: Sequence[str] | None = None) -> pl.DataFrame:
         """See ``Reader.curves``."""
@@ -167,8 +167,7 @@ class ClientReader:
     def _history(self, run_id: str, key: str) -> pl.DataFrame:
         points = self._ask(lambda: self._client.get_metric_history(run_id, key))
         rows = [(run_id, key, point.step, point.value, point.timestamp) for point in points]
-        origins = {name: f"metrics.{name}" for name in POINT_SCHEMA}
-        return typed_frame(rows, POINT_SCHEMA, origins)
+        return typed_frame(rows, POINT_SCHEMA, origins_in("metrics", POINT_SCHEMA))
 
     def _present(self, run_ids: Iterable[str]) -> list[Run]:
         experiments = [e.experiment_id for e in self._experiments(None)]
@@ -229,9 +228,9 @@ class ClientReader:
             ) from error
 
 
-def _texts(runs: Iterable[tuple[str, dict[str, str]]]) -> pl.DataFrame:
+def _texts(table: str, runs: Iterable[tuple[str, dict[str, str]]]) -> pl.DataFrame:
     rows = [(run_id, key, value) for run_id, of_run in runs for key, value in of_run.items()]
-    return typed_frame(rows, TEXT_SCHEMA, {}).sort("run_id", "key")
+    return typed_frame(rows, TEXT_SCHEMA, origins_in(table, TEXT_SCHEMA)).sort("run_id", "key")
 
 
 def _quoted(ids: Sequence[str]) -> str:
@@ -244,12 +243,6 @@ def _lists_experiments(response: Any) -> bool:
     except ValueError:
         return False
     return isinstance(answer, dict) and answer.keys() <= {"experiments", "next_page_token"}
-
-
-def _without_password(uri: str) -> str:
-    """The address without what is between its scheme and an @, which may be a password."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _innermost(error: BaseException) -> str:

@@ -54,6 +54,11 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+def origins_in(table: str, columns: Iterable[str]) -> dict[str, str]:
+    """Table and column behind each name, where one table has them all."""
+    return {name: f"{table}.{'run_uuid' if name == 'run_id' else name}" for name in columns}
+
+
 def typed_frame(
     rows: Sequence[Sequence[object]],
     schema: Schema,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -11,7 +12,15 @@ from suite.errors import InputError
 from suite.tracking.curves import live
 from suite.tracking.home import Home
 
-__all__ = ["RUN_SCHEMA", "TEXT_SCHEMA", "Reader", "Schema", "live", "open_reader"]
+__all__ = [
+    "RUN_SCHEMA",
+    "TEXT_SCHEMA",
+    "Reader",
+    "Schema",
+    "live",
+    "open_reader",
+    "without_password",
+]
 
 Schema = Mapping[str, type[pl.DataType]]
 
@@ -64,6 +73,11 @@ class Reader(Protocol):
     def latest_timestamp(self, run_id: str) -> int:
         """Time of the newest point of a run, in ms since 1970; 0 when it has none."""
         ...
+
+
+def without_password(uri: str) -> str:
+    """An address as messages show it: what stands before an @ may be a password."""
+    return re.sub(r"(?<=://)[^/]*@", "", uri)
 
 
 def open_reader(home: Home) -> Reader:

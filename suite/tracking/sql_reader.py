@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,27 @@ from suite.tracking.frames import (
     curve_frame,
     in_chunks,
     odd_value,
+    origins_in,
     run_frame,
     typed_frame,
     with_infinities,
 )
 from suite.tracking.patience import first_line
-from suite.tracking.reader import TEXT_SCHEMA, Schema
+from suite.tracking.reader import TEXT_SCHEMA, Schema, without_password
 
 _EXPERIMENTS = sa.table(
     "experiments", *map(sa.column, ("experiment_id", "name", "lifecycle_stage"))
 )
-_RUNS = sa.table(
-    "runs",
-    *map(
-        sa.column,
-        ("run_uuid", "experiment_id", "name", "status", "start_time", "end_time"),
-    ),
-    sa.column("lifecycle_stage"),
-)
+_RUN_COLUMNS = ("run_uuid", "experiment_id", "name", "status", "start_time", "end_time")
+_RUNS = sa.table("runs", *map(sa.column, _RUN_COLUMNS), sa.column("lifecycle_stage"))
 _PARAMS, _TAGS = (
     sa.table(name, sa.column("run_uuid"), sa.column("key", sa.String), sa.column("value"))
     for name in ("params", "tags")
 )
 _METRICS = sa.table(
     "metrics",
-    sa.column("run_uuid"),
     sa.column("key", sa.String),
-    *map(sa.column, ("step", "value", "timestamp", "is_nan")),
+    *map(sa.column, ("run_uuid", "step", "value", "timestamp", "is_nan")),
 )
 _STORED_SCHEMA: Schema = {**POINT_SCHEMA, "is_nan": pl.Int8}
 _OF_A_RUN: Schema = {name: kind for name, kind in _STORED_SCHEMA.items() if name != "run_id"}
@@ -66,8 +60,8 @@ class SqlReader:
             self._engine = sa.create_engine(uri)
         except (sa.exc.ArgumentError, ValueError) as error:
             raise InputError(
-                f"the tracking store {uri!r} is neither a database, such as sqlite:///... or "
-                "postgresql://..., nor a server at http://... or https://...; set "
+                f"the tracking store {without_password(uri)!r} is neither a database, such as "
+                "sqlite:///... or postgresql://..., nor a server at http://... or https://...; set "
                 "MLFLOW_TRACKING_URI to one, or unset it for the home's own"
             ) from error
         except ModuleNotFoundError as error:
@@ -168,7 +162,7 @@ class SqlReader:
             # points of every run there is.
             statement = statement.where((metric.key + "").in_(list(keys)))
         parts = (
-            typed_frame(rows, _OF_A_RUN, _origins("metrics", _OF_A_RUN), run_id=run_id)
+            typed_frame(rows, _OF_A_RUN, origins_in("metrics", _OF_A_RUN), run_id=run_id)
             for rows in self._fetch(statement, "metrics")
         )
         points = concatenated(parts, _OF_A_RUN)
@@ -191,7 +185,7 @@ class SqlReader:
                 table.c.run_uuid.in_(self._present(ids)), *only
             )
             rows = self._rows(statement, table.name)
-            frames.append(typed_frame(rows, TEXT_SCHEMA, _origins(table.name, TEXT_SCHEMA)))
+            frames.append(typed_frame(rows, TEXT_SCHEMA, origins_in(table.name, TEXT_SCHEMA)))
         return concatenated(frames, TEXT_SCHEMA).sort("run_id", "key")
 
     def _rows(self, statement: sa.Select[Any], table: str) -> list[tuple[Any, ...]]:
@@ -224,10 +218,6 @@ class SqlReader:
 
 def _active() -> tuple[sa.ColumnElement[bool], ...]:
     return (_RUNS.c.lifecycle_stage == "active", _EXPERIMENTS.c.lifecycle_stage == "active")
-
-
-def _origins(table: str, columns: Iterable[str]) -> dict[str, str]:
-    return {name: f"{table}.{'run_uuid' if name == 'run_id' else name}" for name in columns}
 
 
 def _reason(error: BaseException) -> str:

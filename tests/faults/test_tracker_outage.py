@@ -13,12 +13,13 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 
+from suite.errors import SuiteError
 from suite.tracking.curves import attempts_from_tags
 from suite.tracking.home import Home
 from suite.tracking.patience import TrackerAwayError
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.spool import spools
-from suite.tracking.store import Store
+from suite.tracking.store import Store, now_ms
 from tests.faults.homes import TRAINING, frames_of, repeatable, write_study
 from tests.faults.jobs import Job, Preloaded, said, until, wait
 from tests.faults.proxy import ANSWER_LOST, AWAY, Mode, UnreliableProxy
@@ -151,6 +152,35 @@ def _took(server: Server, recorder: RunRecorder) -> int:
     (attempt,) = attempts_from_tags(tags)
     assert attempt.ended is not None
     return attempt.ended - recorder.attempt.started
+
+
+def test_a_spool_waits_for_its_own_tracker(
+    training: Training, proxy: UnreliableProxy, expected: pl.DataFrame
+) -> None:
+    with proxy.fault("pass"):
+        job = training.start(patience=1, tokens=2_048)
+        until(lambda: training.saved(2_048), what=lambda: said(job))
+    with proxy.fault("down"):
+        training.allow(10**9)
+        assert wait(job) == 1
+    job = training.start(patience=1, at_home=True)  # rather than wait for the server
+    assert wait(job) == 0, said(job)
+    assert len(spools(training.home / "spool")) == 1
+    job = training.start(patience=60)
+    assert wait(job) == 0, said(job)
+    assert "start   pretrain" not in said(job)
+    assert training.complaints(expected) == []
+
+
+def test_a_twin_whose_clock_is_slow_gives_way(
+    store: Store, proxy: UnreliableProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = begin(store, "twins")
+    other = Store(Home(root=tmp_path / "other", tracking_uri=proxy.url), patience=60.0)
+    monkeypatch.setattr("suite.tracking.store.now_ms", lambda: now_ms() - 10_000)
+    with pytest.raises(SuiteError, match=f"the same cell as run {first.run_id}"):
+        begin(other, "twins")
+    first.end("FINISHED")
 
 
 def test_artifacts_reach_the_server(store: Store, server: Server, tmp_path: Path) -> None:

@@ -28,16 +28,17 @@ class Training:
         self._preloaded, self._proxy, self._pace = preloaded, proxy, folder / "pace"
         self._study = write_study(folder, TRAINING, name=name)
 
-    def start(self, *, patience: float, tokens: int = 10**9) -> Job:
-        """Start it; it goes no further than ``tokens``."""
+    def start(self, *, patience: float, tokens: int = 10**9, at_home: bool = False) -> Job:
+        """Start it; it goes no further than ``tokens``; ``at_home``: without the server."""
         self.allow(tokens)
+        tracker = {} if at_home else {"MLFLOW_TRACKING_URI": self._proxy.url}
         return self._preloaded.start(
             "run",
             self._study,
             "--home",
             str(self.home),
             faults={"pace": str(self._pace), "companion_after": 0.0},
-            MLFLOW_TRACKING_URI=self._proxy.url,
+            **tracker,
             MLFLOW_HTTP_REQUEST_TIMEOUT="10",
             SUITE_TRACKER_PATIENCE=str(patience),
         )

@@ -67,9 +67,11 @@ def test_everything_lies_inside_the_home(tmp_path: Path) -> None:
         assert path.parent == tmp_path
 
 
-def test_a_question_mark_would_cut_the_database_address(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"\?.*choose another with --home or SUITE_HOME"):
-        Home.at(tmp_path / "what?")
+@pytest.mark.parametrize("odd", ["?", "%", "%41"])
+def test_what_a_database_address_gives_a_meaning_is_refused(tmp_path: Path, odd: str) -> None:
+    expected = rf"has '\{odd[0]}' in its path; choose another with --home or SUITE_HOME"
+    with pytest.raises(InputError, match=expected):
+        Home.at(tmp_path / f"a{odd}b")
 
 
 @pytest.mark.parametrize("place", ["file", "file/home", "/proc/home"])
