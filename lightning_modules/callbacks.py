@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from lightning_modules.checkpoint_files import (
+    WholeFileIO,
+    checkpoint_path,
+    checkpoints,
+    newest_checkpoint,
+    set_aside_beyond,
+)
 from lightning_modules.pretraining import LoopLMPretraining
-from suite.stopping import StopFlag, StopRequested
+from suite.atomic import remove_leftovers
+from suite.stopping import StopFlag
+
+__all__ = ["ProgressReport", "TokenCheckpoint", "checkpoints", "newest_checkpoint"]
+
+_KEPT = 2  # the newest may turn out to be damaged
 
 
 class TokenCheckpoint(Checkpoint):
@@ -30,15 +39,25 @@ class TokenCheckpoint(Checkpoint):
     Raises:
         StopRequested: once it is saved. Lightning's own way to stop would evaluate first, at a
             step that no other run evaluates.
+        SuiteError: if it cannot be saved; earlier checkpoints are kept.
     """
 
     def __init__(self, folder: Path, stop: StopFlag) -> None:
         self._folder = folder
         self._stop = stop
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have checkpoints written whole, and clear away what a killed process has left."""
+        trainer.strategy.checkpoint_io = WholeFileIO()
+        if trainer.is_global_zero:
+            remove_leftovers(self._folder)
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the signals back from Lightning, whose handlers stop between boundaries."""
+        assert isinstance(pl_module, LoopLMPretraining)
         self._stop.install()
+        if trainer.is_global_zero:
+            set_aside_beyond(self._folder, pl_module.tokens)
 
     def on_train_batch_end(
         self,
@@ -69,40 +88,12 @@ class TokenCheckpoint(Checkpoint):
             return
         if trainer.logger is not None:
             trainer.logger.save()
-        target = self._folder / f"tokens-{module.tokens:015d}.ckpt"
-        temporary = target.with_suffix(".part")
-        trainer.save_checkpoint(temporary)
+        trainer.save_checkpoint(checkpoint_path(self._folder, module.tokens))
         if trainer.is_global_zero:
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.replace(target)
-            for old in checkpoints(self._folder)[2:]:
+            for old in checkpoints(self._folder)[_KEPT:]:
                 old.unlink()
         if stopping:
-            raise StopRequested
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints of a run, newest first."""
-    return sorted(folder.glob("tokens-*.ckpt"), reverse=True)
-
-
-def newest_checkpoint(folder: Path) -> tuple[Path, int] | None:
-    """The newest checkpoint that can be read, and its training tokens; none if there is none.
-
-    A broken one is reported, and the one before it is taken.
-    """
-    for path in checkpoints(folder):
-        try:
-            torch.load(path, map_location="meta", weights_only=True, mmap=True)
-        except Exception as error:  # a damaged file fails in many ways, all with one cure
-            warnings.warn(
-                f"the checkpoint {path} cannot be read ({error}); the one before it is used",
-                stacklevel=2,
-            )
-            continue
-        return path, int(path.stem.removeprefix("tokens-"))
-    return None
+            self._stop.leave()
 
 
 class ProgressReport(Callback):

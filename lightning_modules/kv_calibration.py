@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from lightning_modules.kv.capture import KVCapture
 from lightning_modules.kv.pair import MomentsPair
 from suite.corpora.tokens import CalibrationPiece
-from suite.stopping import StopFlag
+from suite.stopping import StopFlag, leave_signals_to_parent
 
 
 class PieceBatch(NamedTuple):
@@ -87,6 +87,7 @@ def piece_loader(
         batch_size=None,
         collate_fn=collate,
         num_workers=num_workers,
+        worker_init_fn=leave_signals_to_parent,
     )
     return loader, before
 

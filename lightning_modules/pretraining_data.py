@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from suite.stopping import leave_signals_to_parent
+
 Windows = NDArray[np.unsignedinteger[Any]]
 """[windows, sequence_length + 1]: each row holds inputs and, one further, their targets."""
 
@@ -154,6 +156,7 @@ class PretrainingData(LightningDataModule):
             ),
             batch_size=None,
             num_workers=self._num_workers,
+            worker_init_fn=leave_signals_to_parent,
         )
 
     def val_dataloader(self) -> DataLoader[Tensor]:
@@ -167,4 +170,5 @@ class PretrainingData(LightningDataModule):
             ),
             batch_size=self._micro_batch_size,
             num_workers=self._num_workers,
+            worker_init_fn=leave_signals_to_parent,
         )

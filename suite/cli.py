@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from suite.arguments import build_parser
 from suite.errors import InputError, SuiteError
+from suite.terminal import say
 
 if TYPE_CHECKING:
     from suite.tracking.home import Home
@@ -38,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SuiteError as error:
         if options.debug:
             traceback.print_exc()
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        _say("stopped; run the same command again to go on")
+        say("stopped; run the same command again to go on")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -50,12 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "" if options.debug else "\n(--debug shows where it came from)"
         if options.debug:
             traceback.print_exc()
-        _say(f"error: {type(error).__name__}: {error}{hint}")
+        say(f"error: {type(error).__name__}: {error}{hint}")
         return 1
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+def _show(text: str) -> None:
+    """One line of what was asked for, on standard output."""
+    say(text, sys.stdout)
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -63,7 +65,7 @@ def _studies(options: argparse.Namespace) -> int:
 
     for name, path in shipped_studies().items():
         study, _ = load_study(str(path))
-        print(f"{name:16} {study.title}")
+        _show(f"{name:16} {study.title}")
     return 0
 
 
@@ -90,13 +92,13 @@ def _run(options: argparse.Namespace) -> int:
     try:
         outcome = run_study(options.study, Home.at(options.home), overrides=options.overrides)
     except StopRequested:
-        _say("stopped at a safe point; run the same command again to go on")
+        say("stopped at a safe point; run the same command again to go on")
         return 130
-    print(f"report: {outcome.page}")
+    _show(f"report: {outcome.page}")
     if outcome.failures:
-        _say(f"{len(outcome.failures)} cell(s) failed:")
+        say(f"{len(outcome.failures)} cell(s) failed:")
         for name, reason in outcome.failures.items():
-            _say(f"  {name}: {reason}")
+            say(f"  {name}: {reason}")
         return 1
     return 0
 
@@ -131,7 +133,7 @@ def _report(options: argparse.Namespace) -> int:
     home = Home.at(options.home)
     study, panels = _tracked_study(options, home)
     report = build_report(open_reader(home), study, panels, home.reports / study)
-    print(f"report: {report.page}")
+    _show(f"report: {report.page}")
     return 0
 
 
@@ -147,11 +149,11 @@ def _verify(options: argparse.Namespace) -> int:
     here = home.owns_database or kept.is_dir()  # a server has them elsewhere
     result = verify(open_reader(home), study, manifest, artifacts=kept if here else None)
     for line in result.lines():
-        print(line)
+        _show(line)
     for warning in result.warnings:
-        print(f"warning: {warning}")
+        _show(f"warning: {warning}")
     if result.ok:
-        print(
+        _show(
             f"{study}: {result.num_entries:,} entries of {len(result.run_ids)} runs are as "
             "the store has them"
         )
@@ -167,7 +169,7 @@ def _export(options: argparse.Namespace) -> int:
     home = Home.at(options.home)
     study, _ = _tracked_study(options, home)
     done = export_study(home, study, Path(options.out))
-    print(
+    _show(
         f"{done.folder}: {done.runs} runs, {done.points:,} points, {done.artifacts} artifacts, "
         f"{done.size / 1e6:.1f} MB"
     )
@@ -183,14 +185,14 @@ def _import(options: argparse.Namespace) -> int:
     home = Home.at(options.home)
     done = import_study(Path(options.folder), home, name=options.name)
     if not done.new:
-        print(f"{done.study}: all {done.known} runs are in {home.root} already")
+        _show(f"{done.study}: all {done.known} runs are in {home.root} already")
     else:
-        print(
+        _show(
             f"{done.study}: {done.new} runs, {done.points:,} points, {done.artifacts} artifacts "
             f"are new in {home.root}" + (f"; {done.known} were there" if done.known else "")
         )
     if done.report is not None:
-        print(f"`suite verify {done.study}` compares its report with what is now in the store")
+        _show(f"`suite verify {done.study}` compares its report with what is now in the store")
     return 0
 
 
@@ -205,7 +207,12 @@ def _ui(options: argparse.Namespace) -> int:
     from suite.tracking.home import Home
     from suite.ui import serve
 
-    return serve(Home.at(options.home), port=options.port)
+    return serve(
+        Home.at(options.home),
+        port=options.port,
+        host=options.host,
+        allowed_hosts=options.allowed_hosts,
+    )
 
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

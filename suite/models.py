@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suite.corpora.places import find_folder, is_file
 from suite.corpora.pretrained import pretrained_tokenizer
-from suite.errors import InputError
+from suite.errors import InputError, SuiteError
 from suite.study import KVShape, ModelSpec, Study
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from lightning_modules.kv.layout import KVLayout
     from suite.corpora import Tokenizer
+
+MODEL_DIGEST_TAG = "suite.model.digest"
+"""Run tag with the digest of the model that a pretraining cell has written."""
 
 _DECISIVE = (
     *("*.safetensors", "*.gguf", "pytorch_model*.bin", "config.json", "*.py"),
@@ -35,12 +39,14 @@ class ModelSource:
         identity: digest of what decides its activations: the fingerprint of its pretraining
             cell, the digest of its files, or the commit of its hub repository.
         key: key path in the study file.
+        digest: of the files that a pretraining cell of the study has written, where it is known.
     """
 
     spec: ModelSpec
     folder: Path | None
     identity: str
     key: str
+    digest: str | None = None
 
     @property
     def name(self) -> str:
@@ -76,7 +82,9 @@ class ModelSource:
 
         Raises:
             InputError: if either cannot be loaded.
+            SuiteError: if its files are not what the pretraining cell has written.
         """
+        self._check_files()
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -104,6 +112,20 @@ class ModelSource:
         model.train(False)
         return model, tokenizer
 
+    def _check_files(self) -> None:
+        if self.digest is None or self.folder is None or folder_digest(self.folder) == self.digest:
+            return
+        raise SuiteError(
+            f"the model in {self.folder} is not what its pretraining run has written: a file was "
+            "damaged or changed; put it back from a copy, or delete the run "
+            f"{self.folder.parent.name} in MLflow and run again to train it anew"
+        )
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest of the files of a model that decide its activations, and of their names."""
+    return _digest(folder, None)
+
 
 def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
     """Locate a checkpoint and digest it, without loading the model.
@@ -117,7 +139,7 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
         InputError: if there is no such folder, file or hub repository.
     """
     assert spec.path is not None
-    folder = base / Path(spec.path).expanduser()
+    folder = find_folder(spec.path, base=base)
     if spec.gguf_file is not None:
         for package in ("gguf", "accelerate"):
             if importlib.util.find_spec(package) is None:
@@ -126,9 +148,14 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
                     "install the extra: pip install 'loopkv-suite[gguf]'",
                     key=f"{key}.gguf_file",
                 )
-        if folder.is_dir() and not (folder / spec.gguf_file).is_file():
+        if Path(spec.gguf_file).name != spec.gguf_file:
+            raise InputError(
+                f"got {spec.gguf_file!r}; give the name of a file in path, without a folder",
+                key=f"{key}.gguf_file",
+            )
+        if folder is not None and not is_file(folder / spec.gguf_file):
             raise InputError(f"no file {spec.gguf_file!r} in {folder}", key=f"{key}.gguf_file")
-    if folder.is_dir():
+    if folder is not None:
         return ModelSource(
             spec=spec, folder=folder, identity=_digest(folder, spec.gguf_file), key=key
         )
@@ -142,9 +169,9 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
 
 def _digest(folder: Path, gguf_file: str | None) -> str:
     """Digest of the files that decide a model's activations."""
-    patterns = (gguf_file,) if gguf_file else _DECISIVE
+    files = {file for pattern in _DECISIVE for file in folder.glob(pattern)}
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in patterns for file in folder.glob(pattern)}):
+    for file in sorted(files) if gguf_file is None else [folder / gguf_file]:
         digest.update(file.name.encode() + b"\0")
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())

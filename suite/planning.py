@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lightning_modules.looplm.sizes import (
     Shape,
@@ -17,6 +18,7 @@ from lightning_modules.looplm.sizes import (
 from lightning_modules.schedule import PretrainingPlan
 from suite.study import CalibrationSpec, KVShape, ModelSpec, Niter, PretrainingSpec, Study
 from suite.study_rules import model_label, vocabulary
+from suite.terminal import shown
 
 _STATE_BYTES = 16  # float32 weights, gradients and AdamW's two averages, a parameter
 _ACTIVATION_BYTES = {"32-true": 4, "64-true": 8}
@@ -248,7 +250,7 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     for cell in plan.cells:
         table.add_row(
-            cell.name,
+            Text(shown(cell.name)),
             "?" if cell.parameters is None else format_count(cell.parameters),
             format_count(cell.tokens),
             "?" if cell.flops is None else f"{cell.flops:.2e}",

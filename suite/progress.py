@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from typing import IO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -16,19 +18,24 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from suite.terminal import LastingStream, shown
+
 Advance = Callable[[int, str], None]
 """Takes the amount done so far and a short remark."""
 
 
 class Display:
-    """Progress of a study on one console.
+    """Progress of a study on one console; work goes on when the terminal is closed.
 
     Args:
         console: where to write; default standard error, so that output stays clean.
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        if console is None:
+            stream = cast(IO[str], LastingStream(sys.stderr))
+            console = Console(file=stream, highlight=False)
+        self.console = console
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -51,17 +58,17 @@ class Display:
 
     def note(self, text: str) -> None:
         """One line that stays."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(shown(text), markup=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
         """A bar for one piece of work, for as long as the block lasts."""
-        task = self._progress.add_task(description, total=total, remark="")
+        task = self._progress.add_task(shown(description), total=total, remark="")
         if not self.console.is_terminal:
             self.note(f"start   {description}")
 
         def advance(done: int, remark: str = "") -> None:
-            self._progress.update(task, completed=done, remark=remark)
+            self._progress.update(task, completed=done, remark=shown(remark))
 
         try:
             yield advance

@@ -123,7 +123,8 @@ def parse_study(text: str, *, overrides: Sequence[str] = (), source: str = "stud
 def _lay_over(data: dict[str, Any], override: str) -> None:
     """Set one ``a.b[0].c=value``; list positions must exist, mappings are made."""
     path, equals, value = override.partition("=")
-    if not equals or not _OVERRIDE_PATH.fullmatch(path):
+    spoiled = re.search("[\ud800-\udfff]", path)
+    if not equals or spoiled or not _OVERRIDE_PATH.fullmatch(path):
         raise InputError(
             "--set takes KEY=VALUE, such as pretraining.tokens=200000 or calibration.niter[0]=2; "
             f"got {override!r}"

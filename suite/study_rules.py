@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from suite.errors import InputError
 from suite.study import CalibrationSpec, LawSpec, ModelSpec, PretrainingSpec, SearchSpec, Study
+from suite.terminal import shown
 
 _LONGEST_NAME = 100
+_LONGEST_TITLE = 500
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MLFLOW_DEFAULT = "Default"  # MLflow's own experiment, whose artifacts lie outside the home
 _BYTE_VOCABULARY = 257
@@ -33,6 +35,7 @@ def check_study(study: Study) -> None:
         raise InputError(
             f"got {study.name!r}, which MLflow keeps for itself; choose another name", key="name"
         )
+    _check_line(study.title, "title", longest=_LONGEST_TITLE)
     for corpus in study.corpora:
         _check_name(corpus, "corpora")
     if not study.corpora:
@@ -79,6 +82,18 @@ def _check_name(name: str, key: str) -> None:
         )
 
 
+def _check_line(text: str, key: str, *, longest: int) -> None:
+    """Refuse what would not be one line on a page and a terminal, as it is written here."""
+    if len(text) > longest:
+        raise InputError(f"got {len(text)} characters; at most {longest} are shown", key=key)
+    if shown(text) != text or "\n" in text or "\t" in text:
+        raise InputError(
+            f"got {text!r}; give one line, without control characters or marks that change the "
+            "direction of writing",
+            key=key,
+        )
+
+
 def _check_corpus(study: Study, corpus: str, key: str) -> None:
     if corpus not in study.corpora:
         raise InputError(
@@ -107,7 +122,7 @@ def vocabulary(spec: PretrainingSpec) -> int | None:
     if not spec.tokenizer.startswith("bpe-"):
         return None
     digits = spec.tokenizer.removeprefix("bpe-")
-    if not re.fullmatch("[0-9]+", digits) or int(digits) < _SMALLEST_VOCABULARY:
+    if not re.fullmatch("[0-9]{1,9}", digits) or int(digits) < _SMALLEST_VOCABULARY:
         raise InputError(
             f"got {spec.tokenizer!r}; bpe-<vocabulary> needs a number of at least "
             f"{_SMALLEST_VOCABULARY}",
@@ -288,11 +303,9 @@ def _check_calibration(study: Study, calibration: CalibrationSpec) -> None:
         "give one of the models another label",
     )
     for position, model in enumerate(calibration.models):
-        if len(model_label(model)) > _LONGEST_NAME:
-            raise InputError(
-                f"got {len(model_label(model))} characters; a label has at most {_LONGEST_NAME}",
-                key=f"calibration.models[{position}].label",
-            )
+        _check_line(
+            model_label(model), f"calibration.models[{position}].label", longest=_LONGEST_NAME
+        )
         same = replace(model, label=None, shape=None)
         if any(replace(m, label=None, shape=None) == same for m in calibration.models[:position]):
             raise InputError(

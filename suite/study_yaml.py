@@ -12,6 +12,8 @@ import yaml
 from suite.errors import InputError
 
 _TAG = "tag:yaml.org,2002:"
+_NOT_TEXT = re.compile("[\ud800-\udfff]")
+_MOST_VALUES = 100_000
 _LARGEST = 2**63  # token counts and seeds are 64-bit integers further on
 
 
@@ -51,6 +53,11 @@ def read_yaml(text: str, *, source: str, key: str = "") -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
+            if _expanded(node, {}) > _MOST_VALUES:
+                raise InputError(
+                    f"{source} holds more than {_MOST_VALUES:,} values, counted as often as "
+                    "aliases repeat them"
+                )
             _check_keys(node, key, set())
             data = _construct(loader, node, source)
         finally:
@@ -82,6 +89,19 @@ def _construct(loader: _Loader, node: yaml.Node, source: str) -> Any:
     except (ValueError, LookupError, AttributeError) as error:
         # PyYAML lets whatever its parsers of numbers and dates raise come through
         raise InputError(f"{source} holds a value that its tag does not allow: {error}") from error
+
+
+def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
+    """Number of values when aliases are written out; a few lines of them can stand for billions."""
+    if id(node) not in known:
+        known[id(node)] = 0  # inside itself it adds nothing; that is refused later
+        parts: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        elif isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _check_keys(node: yaml.Node, path: str, seen: set[int]) -> None:
@@ -123,6 +143,11 @@ def _plain(value: Any, path: str, above: frozenset[int]) -> Any:
                 raise InputError(
                     f"got the key {key!r}; keys are text, so write it in quotes", key=path or None
                 )
+            if _NOT_TEXT.search(key):
+                raise InputError(
+                    f"got the key {key!r}; it must be text that UTF-8 can hold",
+                    key=path or None,
+                )
         return {key: _plain(part, join_key(path, key), above) for key, part in value.items()}
     if isinstance(value, list):
         return [_plain(part, join_key(path, n), above) for n, part in enumerate(value)]
@@ -132,7 +157,7 @@ def _plain(value: Any, path: str, above: frozenset[int]) -> Any:
         raise InputError(
             f"got a number of {value.bit_length()} bits; it must be below 2^63", key=path
         )
-    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+    if isinstance(value, str) and _NOT_TEXT.search(value):
         raise InputError(f"got {value!r}; it must be text that UTF-8 can hold", key=path)
     if value is None or isinstance(value, (str, int, float)):
         return value

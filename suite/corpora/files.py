@@ -45,7 +45,10 @@ def matching_files(spec: CorpusSpec, *, key: str, base: Path) -> tuple[Path, ...
         InputError: if there are none, one has an unknown suffix, or ``column`` or ``where`` is
             set although a text file, which has no columns, is among them.
     """
-    pattern = str(Path(spec.path or "").expanduser())
+    try:
+        pattern = str(Path(spec.path or "").expanduser())
+    except RuntimeError as error:
+        raise InputError(f"got {spec.path!r}: {error}", key=f"{key}.path") from error
     names = glob.glob(pattern, root_dir=base, recursive=True)
     paths = sorted({base / name for name in names}, key=Path.as_posix)
     paths = [path for path in paths if path.is_file()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from suite.corpora.places import find_folder
 from suite.corpora.rows import Row, row_texts
 from suite.errors import InputError
 from suite.study import CorpusSpec
@@ -34,7 +35,7 @@ def _rows(spec: CorpusSpec, *, key: str, base: Path) -> Iterator[tuple[str, Row]
 
     assert spec.path is not None
     path = spec.path
-    if (folder := base / Path(path).expanduser()).is_dir():
+    if (folder := find_folder(path, base=base)) is not None:
         path = str(folder.resolve())
     elif path.startswith((".", "/", "~")):
         raise InputError(f"{spec.path!r} is not a folder, seen from {base}", key=f"{key}.path")

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suite.corpora.places import find_folder
 from suite.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ def pretrained_tokenizer(
     Raises:
         InputError: if it cannot be loaded, or has no token to stand between documents.
     """
-    folder = base / Path(path).expanduser()
-    if not folder.is_dir() and path.startswith((".", "/", "~")):
+    folder = find_folder(path, base=base)
+    if folder is None and path.startswith((".", "/", "~")):
         raise InputError(
             f"there is no tokenizer {path!r}: not a folder, seen from {base}; name byte, "
             "bpe-<vocabulary>, a folder or a hub id",
@@ -120,7 +121,7 @@ def pretrained_tokenizer(
     options = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            str(folder) if folder.is_dir() else path,
+            str(folder or path),
             revision=revision or "main",
             trust_remote_code=trust_remote_code,
             **options,

@@ -13,11 +13,14 @@ from suite.reports import style
 from suite.reports.pareto import finished_trials
 from suite.reports.records import Tracked, TrackedRun
 from suite.reports.tables import Table
+from suite.terminal import shown
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("suite.reports", "templates"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
+    # escaping is for what HTML obeys; this for what terminals and writing directions do
+    finalize=lambda value: shown(value) if isinstance(value, str) else value,
     trim_blocks=True,
     lstrip_blocks=True,
 )

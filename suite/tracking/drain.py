@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000  # metrics a request; MLflow takes no more
 _REFUSED = "refused"
+_UNKNOWN = {"RESOURCE_DOES_NOT_EXIST", "ENDPOINT_NOT_FOUND", "NOT_FOUND"}
 _OPENING = 60_000  # ms in which whoever has made a spool has certainly written its first line
 
 
 class RefusedError(SuiteError):
     """The tracker will never take a spool: its run is gone, or something in it is not allowed."""
+
+
+class UnknownRunError(RefusedError):
+    """The tracker does not know the run: it was begun in another store, or is gone for good."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,7 @@ def drain(spool: SpoolFile, store: Store, *, closed: bool = False) -> None:
     Raises:
         TrackerAwayError: if the tracker does not answer, or another process has been draining
             the same spool for as long as the store is patient; what was sent is remembered.
-        RefusedError: if the tracker refuses a record for good.
+        RefusedError: if the tracker refuses a record for good, or does not know the run.
     """
     from filelock import FileLock, Timeout
 
@@ -84,6 +89,12 @@ def _drain_held(spool: SpoolFile, store: Store, *, closed: bool) -> None:
         except (TrackerAwayError, OSError):
             raise
         except Exception as error:
+            if getattr(error, "error_code", None) in _UNKNOWN:
+                raise UnknownRunError(
+                    f"run {spool.run_id} is not in this store ({first_line(error)}); what it has "
+                    f"to say is kept in {spool.path}: set MLFLOW_TRACKING_URI to the store that "
+                    "it was begun in, and run again, or remove the file"
+                ) from error
             raise RefusedError(
                 f"the tracker refuses what run {spool.run_id} has to say ({first_line(error)}); "
                 f"it is kept in {spool.path}"
@@ -153,7 +164,8 @@ def replay(
     """Send what processes that are gone have left in a home's spool.
 
     A spool that the tracker refuses for good is set aside in the folder ``refused``, so that
-    it does not stand in the way of later runs, and is said.
+    it does not stand in the way of later runs, and is said. One of a run that the tracker does
+    not know stays for the store that knows it.
 
     Args:
         folder: the home's spool.
@@ -182,6 +194,9 @@ def replay(
         waiting = spool.waiting()
         try:
             drain(spool, store(), closed=True)
+        except UnknownRunError as error:
+            note(f"note    {error}")
+            continue
         except RefusedError as error:
             note(f"note    {error}; it is set aside in {set_aside(spool).parent}")
             continue

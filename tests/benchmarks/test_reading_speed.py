@@ -24,11 +24,15 @@ FEW, MANY = 200, 1_000
 GIGABYTE = 1 << 30
 
 _READ_ALONE = """
-import json, resource, sys, time
+import json, re, resource, sys, time
+from pathlib import Path
 from suite.tracking.curves import live
 from suite.tracking.sql_reader import SqlReader
 
 def peak():
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage counts what the process was started from as well
+        return int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 reader = SqlReader(sys.argv[1])

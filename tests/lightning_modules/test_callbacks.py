@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_modules.callbacks import (
-    ProgressReport,
-    TokenCheckpoint,
-    checkpoints,
-    newest_checkpoint,
-)
+from lightning_modules.callbacks import ProgressReport, TokenCheckpoint
+from lightning_modules.checkpoint_files import checkpoint_path, checkpoints, newest_checkpoint
+from suite.errors import SuiteError
 from suite.stopping import StopFlag, StopRequested
 from suite.study import TrainerSpec
 
@@ -203,28 +202,68 @@ def test_the_last_two_checkpoints_are_kept_and_hold_plain_tensors(
         assert state["global_step"] * 32 == int(path.stem.removeprefix("tokens-"))
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
+def test_a_run_goes_on_before_a_damaged_checkpoint_and_keeps_two_good_ones(
     pretrain: FitBuilder, tmp_path: Path
 ) -> None:
     whole = pretrain().run(tmp_path)
     newest, before = checkpoints(tmp_path)
-    newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=rf"{newest.name} cannot be read .*; the one before it"):
-        found = newest_checkpoint(tmp_path)
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    said: list[str] = []
+    found = newest_checkpoint(tmp_path, report=said.append)
     assert found == (before, 384)
+    assert [str(newest) in sentence for sentence in said] == [True]
     # It was taken right after the evaluation at its step, which is not made again.
-    again = pretrain().run(tmp_path / "again", resume=before)
-    expected = [point for point in timeless(whole.logger.points) if point[0] > 384]
+    stop = StopFlag()
+    again = pretrain(callbacks=[AtStep(14, lambda: setattr(stop, "requested", True))])
+    with pytest.raises(StopRequested):
+        again.run(tmp_path, resume=before, stop=stop)
+    expected = [point for point in timeless(whole.logger.points) if 384 < point[0] <= 14 * 32]
     assert timeless(again.logger.points) == expected
-    before.write_bytes(b"")
-    with pytest.warns(UserWarning, match="cannot be read"):
-        assert newest_checkpoint(tmp_path) is None
+    # The damaged one no longer takes the place of one of the two that are kept.
+    assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 14 * 32), before]
+    assert newest.with_suffix(".damaged").read_bytes() == content
 
 
-def test_no_checkpoint_and_half_written_ones_are_no_place_to_start(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_half_written_is_gone_at_the_next_attempt(
+    pretrain: FitBuilder, tmp_path: Path
+) -> None:
+    half = tmp_path / f".{checkpoint_path(tmp_path, 96).name}.0123456789abcdef.part"
+    half.write_bytes(b"half")
     assert newest_checkpoint(tmp_path) is None
-    (tmp_path / "tokens-000000000000096.part").write_bytes(b"half")
-    assert newest_checkpoint(tmp_path) is None
+    pretrain(checkpoint_every=10**6).run(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let this process write no file beyond a size, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_checkpoint_that_does_not_fit_is_one_clear_error_and_the_earlier_ones_stay(
+    pretrain: FitBuilder, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    whole = undisturbed()
+    with contextlib.ExitStack() as full:
+        fit = pretrain(callbacks=[AtStep(7, lambda: full.enter_context(files_of_at_most(10_000)))])
+        with pytest.raises(SuiteError) as caught:
+            fit.run(tmp_path)
+    assert str(caught.value).startswith(
+        f"the checkpoint {checkpoint_path(tmp_path, 288)} cannot be written (File too large; "
+    )
+    assert "those before it are kept: make room and run again" in str(caught.value)
+    kept = [checkpoint_path(tmp_path, tokens) for tokens in (192, 96)]
+    assert checkpoints(tmp_path) == kept
+    assert sorted(tmp_path.iterdir()) == sorted(kept), "nothing is left of the one that failed"
+    again = pretrain().run(tmp_path, resume=kept[0])
+    assert_same_weights(again.module, whole.module)
 
 
 def test_without_a_request_nothing_is_saved_between_checkpoints(
