@@ -146,8 +146,9 @@ def _verify(options: argparse.Namespace) -> int:
     study, _ = _tracked_study(options, home)
     manifest = home.reports / study / "manifest.json"
     kept = home.artifacts / study
-    here = home.owns_database or kept.is_dir()  # a server has them elsewhere
-    result = verify(open_reader(home), study, manifest, artifacts=kept if here else None)
+    # a shared store holds runs of other homes, whose artifacts are not in this one
+    artifacts = kept if home.owns_database else None
+    result = verify(open_reader(home), study, manifest, artifacts=artifacts)
     for line in result.lines():
         _show(line)
     for warning in result.warnings:

@@ -56,7 +56,7 @@ def serve(home: Home, *, port: int, host: str = LOOPBACK, allowed_hosts: Sequenc
         InputError: if the home has no runs yet, the store is a server with its own pages, the
             address cannot be had, or it would let others in without being asked to.
     """
-    if home.tracking_uri.startswith(("http:", "https:")):
+    if home.is_server:
         raise InputError(f"the tracking store is a server with its own pages: {home.tracking_uri}")
     if home.owns_database and not home.database.exists():
         raise InputError(f"{home.root} holds no runs yet; start with `suite run demo`")

@@ -82,8 +82,6 @@ def _is_unfinished(path: Path, home: Home) -> bool:
     name = path.name
     if name.endswith((".part", ".part-journal", ".part-wal", ".part-shm", ".offset-new")):
         return True
-    if path.parent == home.reports:
-        return name.startswith(".") and path.is_dir()
     if path.parent == home.spool and path.suffix in (".offset", ".lock", ".files"):
         return not path.with_suffix(".spool").exists()
     return False

@@ -22,7 +22,7 @@ _IN_HOME = "mlflow-artifacts:/"
 
 def is_server(home: Home) -> bool:
     """Whether the home's runs are kept by an MLflow server, which then keeps artifacts too."""
-    return home.tracking_uri.startswith(("http:", "https:"))
+    return home.is_server
 
 
 def local_folder(home: Home, artifact_uri: str) -> Path | None:

@@ -120,7 +120,7 @@ def _staging(out: Path) -> Iterator[Path]:
     """A folder beside ``out``, on the same file system, that is gone when the block ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", suffix=".part", dir=out.parent))
     except OSError as error:
         raise InputError(
             f"the report folder {out} cannot be written ({error.strerror or error})"

@@ -190,7 +190,7 @@ class StageContext:
         """End an attempt that a person stopped, who does not wait for an absent tracker."""
         try:
             recorder.end("KILLED")
-        except SuiteError as error:
+        except (SuiteError, OSError) as error:
             self.display.note(f"note    {error}")
 
 

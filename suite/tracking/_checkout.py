@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from suite.tracking._git import PATIENCE, Git, GitError
-from suite.tracking._redaction import mask
+from suite.tracking._redaction import KEY_BEGINS, KEY_ENDS, MASK, mask_line
 
 PACKAGES = ("suite", "lightning_modules", "tuning")
 SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".j2")
@@ -136,6 +136,7 @@ class _Patch:
     size: int = 0
     masked: int = 0
     cut: bool = False
+    _in_key: bool = False
     _kept: bytearray = field(default_factory=bytearray)
     _hash: hashlib._Hash = field(default_factory=hashlib.sha256)
 
@@ -144,13 +145,22 @@ class _Patch:
         with stream:
             for raw in stream:
                 text = raw.decode(errors="surrogateescape")
-                line = mask(text, self.secrets).encode(errors="surrogateescape")
+                line = self._masked(text).encode(errors="surrogateescape")
                 self.masked += line != raw
                 self.size += len(line)
                 self._hash.update(line)
                 self.cut = self.cut or len(self._kept) + len(line) > self.limit
                 if not self.cut:
                     self._kept += line
+
+    def _masked(self, text: str) -> str:
+        begins = KEY_BEGINS.search(text) is not None
+        inside, self._in_key = self._in_key or begins, self._in_key or begins
+        if not inside:
+            return mask_line(text, self.secrets)
+        if KEY_ENDS.search(text) or text.startswith("diff --git "):
+            self._in_key = False
+        return text if begins or not self._in_key else f"{text[:1]}{MASK}\n"
 
     def finish(self, commit: str) -> Diff:
         """The patch with a few words before it, and after it where it was cut."""

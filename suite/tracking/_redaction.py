@@ -40,6 +40,15 @@ _INLINE = re.compile(
     r"((?:token|secret|password|passwd|key|credential)[\"']?\s*:\s*[\"']?)[^\s\"',}]+",
     re.IGNORECASE,
 )
+# a bare "token" is what language models read; only those that open something are secret here
+_ASSIGNED = re.compile(
+    r"(\w*(?:(?:access|api|auth|bearer|hf|refresh)_?token|secret|passw(?:or)?d|passphrase|api_?key"
+    r"|credential|authorization)\w*[\"']?[ \t]*[:=][ \t]*)(?![=:])(?:bearer[ \t]+)?"
+    r"[\"']?[^\s\"',;}()\[\]]{8,}[\"']?",
+    re.IGNORECASE,
+)
+KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[a-z]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{16,}"
     r"|sk-(?:[a-z]+-)?[A-Za-z0-9_]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16})"
@@ -67,6 +76,11 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """A text without passwords in URIs, tokens of well-known shapes, and known secrets."""
     return _mask(text, secrets, _PASSWORD_IN_TEXT)
+
+
+def mask_line(line: str, secrets: Iterable[str] = ()) -> str:
+    """``mask`` for a line of a file, and what it assigns to a name that says it is secret."""
+    return _ASSIGNED.sub(rf"\g<1>{MASK}", mask(line, secrets))
 
 
 def mask_value(value: str, secrets: Iterable[str] = ()) -> str:

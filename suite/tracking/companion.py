@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite.errors import SuiteError
+import suite
 from suite.tracking.processes import HEARTBEAT_EVERY, HEARTBEAT_TAG, this_process
 
 if TYPE_CHECKING:
@@ -48,23 +49,31 @@ class Companion:
         self._timer: threading.Timer | None = None
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
+        self._attempts = 0
 
     def wanted(self) -> None:
         """An attempt has begun."""
-        if self._process is None and self._timer is None:
+        self._attempts += 1
+        gone = self._process is None or self._process.poll() is not None
+        if gone and self._timer is None:
             self._timer = threading.Timer(self._after, self._start)
             self._timer.daemon = True
             self._timer.start()
 
     def rest(self) -> None:
-        """The attempt has ended; a companion that was not started yet is not needed."""
+        """An attempt has ended; after the last, a companion that was not started is not needed."""
+        self._attempts = max(self._attempts - 1, 0)
+        if self._attempts == 0:
+            self._cancel()
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
         """End the process."""
-        self.rest()
+        self._cancel()
         with self._starting:
             process, self._process = self._process, None
         if process is None:
@@ -83,11 +92,17 @@ class Companion:
         environment.pop("MLFLOW_TRACKING_URI", None)
         if not self._home.owns_database:
             environment["MLFLOW_TRACKING_URI"] = self._home.tracking_uri
+        packages = str(Path(suite.__file__).resolve().parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [packages, environment.get("PYTHONPATH")])
+        )
         with self._starting:
             if self._timer is None:
                 return
+            self._timer = None
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(self._home.root), str(os.getpid())],
+                # -P: a file of the working directory must not pass for a module
+                [sys.executable, "-P", "-m", __name__, str(self._home.root), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -124,11 +139,11 @@ class _Sender:
 
     def run(self) -> None:
         while not select.select([sys.stdin], [], [], _EVERY)[0]:
-            self._send(patience=0.0)
-        self._send(patience=_LAST_PATIENCE)
+            self._send(patience=0.0, alive=True)
+        self._send(patience=_LAST_PATIENCE, alive=False)
 
-    def _send(self, *, patience: float) -> None:
-        from suite.tracking.drain import drain
+    def _send(self, *, patience: float, alive: bool) -> None:
+        from suite.tracking.drain import BusyError, RefusedError, drain
         from suite.tracking.patience import TrackerAwayError
         from suite.tracking.spool import spools
         from suite.tracking.store import Store
@@ -144,23 +159,30 @@ class _Sender:
                     self._store = Store(self._home, patience=0.0)
                 self._store.patience = patience
                 drain(spool, self._store)
-                if spool.path.exists():
-                    self._beat(self._store, spool.run_id)
+                if alive and spool.path.exists():
+                    self._beat(self._store, spool)
+            except BusyError:
+                continue  # the worker itself is at it
             except TrackerAwayError as error:
                 self._say(
                     away=True,
                     text=f"note    the tracker does not answer ({error.reason}); work goes on, "
                     "and what is logged waits on disk",
                 )
-            except (SuiteError, OSError):
+            except RefusedError:
                 # the worker meets the same at the end of the attempt, and tells of it
                 self._hopeless.add(spool)
+            except (
+                Exception
+            ):  # whatever it is, the next look may do better, and others' spools wait
+                continue
             else:
                 self._say(away=False, text="note    the tracker answers again")
 
-    def _beat(self, store: Store, run_id: str) -> None:
-        now = time.monotonic()
+    def _beat(self, store: Store, spool: SpoolFile) -> None:
+        now, run_id = time.monotonic(), spool.run_id
         if now - self._heartbeats.get(run_id, -HEARTBEAT_EVERY) >= HEARTBEAT_EVERY:
+            os.utime(spool.path)  # for other machines that see the home and not the tracker
             store.set_tags(run_id, {HEARTBEAT_TAG: str(time.time_ns() // 1_000_000)})
             self._heartbeats[run_id] = now
 

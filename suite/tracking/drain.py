@@ -32,6 +32,10 @@ _UNKNOWN = {"RESOURCE_DOES_NOT_EXIST", "ENDPOINT_NOT_FOUND", "NOT_FOUND"}
 _OPENING = 60_000  # ms in which whoever has made a spool has certainly written its first line
 
 
+class BusyError(TrackerAwayError):
+    """Another process is sending the same spool."""
+
+
 class RefusedError(SuiteError):
     """The tracker will never take a spool: its run is gone, or something in it is not allowed."""
 
@@ -76,13 +80,15 @@ def drain(spool: SpoolFile, store: Store, *, closed: bool = False) -> None:
             else:
                 spool.lock.unlink(missing_ok=True)
     except Timeout as error:
-        raise TrackerAwayError(
+        raise BusyError(
             f"another process is still sending {spool.path.name}", store.patience
         ) from error
 
 
 def _drain_held(spool: SpoolFile, store: Store, *, closed: bool) -> None:
     ended = False
+    if not store.home.owns_database:
+        _refuse_overtaken(spool, store)
     for step in _steps(spool):
         try:
             _send(spool, store, step)
@@ -103,6 +109,26 @@ def _drain_held(spool: SpoolFile, store: Store, *, closed: bool) -> None:
         ended = isinstance(step.record, End)
     if ended or closed:
         spool.delete()
+
+
+def _refuse_overtaken(spool: SpoolFile, store: Store) -> None:
+    """See that no other home of the same server has gone on in the run meanwhile.
+
+    Raises:
+        RefusedError: if one has: the later attempt repeats what this one did, and points of this
+            one that are newer than its start would pass for its own.
+    """
+    try:
+        attempts = store.run(spool.run_id).data.tags.get("suite.attempts", "")
+    except TrackerAwayError:
+        raise
+    except Exception:  # a run that is not there is told by what is sent to it
+        return
+    if attempts.isdecimal() and int(attempts) > spool.attempt:
+        raise RefusedError(
+            f"attempt {attempts} has gone on in run {spool.run_id} while attempt "
+            f"{spool.attempt} was not heard of; what that has to say is kept in {spool.path}"
+        )
 
 
 def _steps(spool: SpoolFile) -> Iterator[_Step]:
@@ -171,13 +197,14 @@ def replay(
         folder: the home's spool.
         store: opens the tracker; called only if there is something to send.
         note: is told what was found.
-        run_id: leave other runs alone; all by default.
+        run_id: leave other runs alone, because this one is to be gone on with; all by default.
 
     Returns:
         Number of spools that were sent.
 
     Raises:
         TrackerAwayError: if the tracker does not answer.
+        SuiteError: if the one run has a spool that another process may still write.
     """
     sent = 0
     sweep(folder)
@@ -190,6 +217,11 @@ def replay(
         owner = spool.owner()
         gone = owner is None or not owner.is_alive(heartbeat=written, now=now_ms())
         if not gone and owner != this_process():  # what this one left open, it has given up
+            if run_id:
+                raise SuiteError(
+                    f"{owner} may still work on run {run_id}: {spool.path} was written to a short "
+                    "time ago; end that process, or run again in a few minutes"
+                )
             continue
         waiting = spool.waiting()
         try:
@@ -210,9 +242,9 @@ def set_aside(spool: SpoolFile) -> Path:
     """Move a spool that is of no more use to the tracker out of the way; where it then lies."""
     target = spool.path.parent / _REFUSED / spool.path.name
     target.parent.mkdir(exist_ok=True)
-    spool.path.replace(target)
-    if spool.files.exists():
+    if spool.files.exists():  # before the spool: files without one are swept away
         spool.files.replace(target.with_suffix(spool.files.suffix))
+    spool.path.replace(target)
     spool.delete()
     return target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -35,12 +36,12 @@ class Home:
             InputError: if the path cannot be part of a database address.
         """
         chosen = Path(root or os.environ.get("SUITE_HOME") or "mlruns").expanduser().absolute()
-        for odd in "?%":  # a database address gives both a meaning of their own
-            if odd in str(chosen):
-                raise InputError(
-                    f"the home {chosen} has {odd!r} in its path; choose another with --home or "
-                    "SUITE_HOME"
-                )
+        # a database address gives these a meaning of their own
+        if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", str(chosen)):
+            raise InputError(
+                f"the home {chosen} has {odd[0]!r} in its path; choose another with --home or "
+                "SUITE_HOME"
+            )
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{chosen / 'mlflow.db'}"
         return cls(root=chosen, tracking_uri=uri)
 
@@ -83,6 +84,11 @@ class Home:
     def owns_database(self) -> bool:
         """Whether runs go to the home's own sqlite file."""
         return self.tracking_uri == f"sqlite:///{self.database}"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether runs go to an MLflow server over HTTP."""
+        return self.tracking_uri.startswith(("http:", "https:"))
 
     def create(self) -> None:
         """Make the folder.

@@ -79,12 +79,22 @@ def passes(error: BaseException) -> bool:
     """
     if isinstance(error, OSError):  # connections refused, timeouts; requests' errors are some
         return True
+    if isinstance(error, TrackerAwayError):
+        return True
+    if isinstance(error, SuiteError):  # a reader's words for what has happened
+        return error.__cause__ is not None and passes(error.__cause__)
     code = getattr(error, "error_code", None)
     if code is None:
-        return False
+        return _is_outage(error)
     if code == "BAD_REQUEST":  # MLflow's word for a database error that it does not know
         return _is_database_error(error.__cause__)
     return code not in _LASTING
+
+
+def _is_outage(error: BaseException) -> bool:
+    from sqlalchemy.exc import InterfaceError, OperationalError
+
+    return isinstance(error, (InterfaceError, OperationalError))
 
 
 def _is_database_error(error: BaseException | None) -> bool:

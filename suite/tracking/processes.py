@@ -13,7 +13,7 @@ HEARTBEAT_EVERY = 30.0
 """Seconds between two heartbeats of a run."""
 STALE_AFTER = 300.0
 """Seconds without a heartbeat after which a process on another machine counts as gone."""
-_SAME_START = 2.0  # seconds; a start time is read from clocks that are adjusted meanwhile
+_SAME_START = 60.0  # seconds; a start time follows the clock, which may be set meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)

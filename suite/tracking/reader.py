@@ -87,7 +87,7 @@ def open_reader(home: Home) -> Reader:
         InputError: if there is no such store, or nothing in it that MLflow has made.
         SuiteError: if a server is there but fails.
     """
-    if home.tracking_uri.startswith(("http:", "https:")):
+    if home.is_server:
         from suite.tracking.client_reader import ClientReader
 
         server = ClientReader(home.tracking_uri)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from suite.errors import SuiteError
+from suite.tracking._redaction import known_secrets, mask
 from suite.tracking.curves import Attempt, attempts_from_tags
 from suite.tracking.drain import drain, replay
 from suite.tracking.processes import HEARTBEAT_TAG, this_process
-from suite.tracking.provenance import capture_provenance
+from suite.tracking.provenance import Provenance, attempt_folder, capture_provenance
 from suite.tracking.spool import End, Params, Points, SpoolFile, SpoolWriter, Tags
 from suite.tracking.store import DatasetRecord, Store, flatten, now_ms
 
@@ -81,25 +83,15 @@ class RunRecorder:
 
         Raises:
             SuiteError: if another process works on the cell.
-            TrackerAwayError: if the tracker does not answer; nothing has begun.
+            TrackerAwayError: if the tracker does not answer; no work was done, and a run that
+                was started meanwhile is found cut off by the next attempt.
         """
         provenance = capture_provenance()
         tags = {"suite.kind": kind, "suite.cell": cell, **provenance.to_tags()}
-        if run_id is None:
-            run_id = store.create_run(study, name=name, tags=tags, parent=parent)
-            _yield_to_twin(store, study, kind, cell, run_id)
-        else:
-            # points of earlier attempts come first: what starts now must be later than they
-            replay(store.home.spool, lambda: store, _say_nothing, run_id=run_id)
-        run = store.run(run_id)
-        earlier = attempts_from_tags(run.data.tags)
-        latest = store.latest_timestamp(run_id) if earlier else 0
-        ended = _settle_earlier(run_id, earlier, run.data.tags, latest)
         process = this_process()
         attempt = Attempt(
-            number=len(earlier) + 1,
-            # clocks may step back between attempts; attribution by time must not
-            started=max(now_ms(), latest + 1, earlier[-1].started + 1 if earlier else 0),
+            number=1,
+            started=now_ms(),
             resumed_from=resumed_from,
             host=process.host,
             pid=process.pid,
@@ -107,27 +99,35 @@ class RunRecorder:
             process_started=process.started,
             settings=dict(unfingerprinted or {}),
         )
-        store.set_tags(
-            run_id,
-            {
-                **tags,
-                **ended,
-                **dict([attempt.to_tag(), provenance.attempt_tag(attempt.number)]),
-                "suite.attempts": str(attempt.number),
-                HEARTBEAT_TAG: str(attempt.started),
-            },
-        )
-        if earlier:
+        if run_id is None:
+            # with its first attempt, so that nobody takes it for a run without a process
+            tags |= _of_attempt(attempt, provenance)
+            run_id = store.create_run(study, name=name, tags=tags, parent=parent)
+            _yield_to_twin(store, study, kind, cell, run_id)
+            params: Mapping[str, str] = {}
+        else:
+            # points of earlier attempts come first: what starts now must be later than they
+            replay(store.home.spool, lambda: store, _say_nothing, run_id=run_id)
+            run = store.run(run_id)
+            params = run.data.params
+            earlier = attempts_from_tags(run.data.tags)
+            latest = store.latest_timestamp(run_id)
+            ended = _settle_earlier(run_id, earlier, run.data.tags, latest)
+            last = earlier[-1].started if earlier else 0
+            # clocks may step back between attempts; attribution by time must not
+            started = max(attempt.started, latest + 1, last + 1)
+            attempt = replace(attempt, number=len(earlier) + 1, started=started)
+            store.set_tags(run_id, {**tags, **ended, **_of_attempt(attempt, provenance)})
             store.drop_tags(run_id, _OF_A_FAILURE)
             store.set_running(run_id)
-        if not run.data.params:  # last, so that a run which was cut off before it gets all of this
+        if not params:  # last, so that a run which was cut off before it gets all of this
             if datasets:
                 store.log_datasets(run_id, datasets)
             store.log_params(run_id, flatten(settings or {}))
         recorder = cls(store, run_id, attempt)
         store.companion.wanted()
         for file, content in provenance.files().items():
-            recorder.keep_text(f"provenance/attempt-{attempt.number}", file, content)
+            recorder.keep_text(attempt_folder(attempt.number), file, content)
         return recorder
 
     def log(self, values: Mapping[str, float], tokens: int) -> None:
@@ -202,12 +202,13 @@ class RunRecorder:
         self._store.companion.rest()
         tags: dict[str, str] = {}
         if failure is not None:
-            tags["suite.failure"] = failure[:5000]
+            tags["suite.failure"] = mask(failure, known_secrets(os.environ))[:5000]
         if traceback is not None:
             name = f"attempt-{self.attempt.number}.txt"
             # a full disk may be what went wrong; that the attempt ended matters more
             with contextlib.suppress(OSError, SuiteError):
-                self.keep_text("failures", name, traceback.encode(errors="replace"))
+                text = mask(traceback, known_secrets(os.environ))
+                self.keep_text("failures", name, text.encode(errors="replace"))
         now = now_ms()
         key, value = replace(self.attempt, ended=now, outcome=status).to_tag()
         self.set_tags({**tags, key: value})
@@ -218,6 +219,15 @@ class RunRecorder:
                 self.flush()
         else:
             self.flush()
+
+
+def _of_attempt(attempt: Attempt, provenance: Provenance) -> dict[str, str]:
+    """Tags of a run that an attempt works on."""
+    return {
+        **dict([attempt.to_tag(), provenance.attempt_tag(attempt.number)]),
+        "suite.attempts": str(attempt.number),
+        HEARTBEAT_TAG: str(attempt.started),
+    }
 
 
 def _say_nothing(text: str) -> None:
@@ -254,7 +264,7 @@ def last_heartbeat(tags: Mapping[str, str]) -> int | None:
 
 
 def _yield_to_twin(store: Store, study: str, kind: str, cell: str, run_id: str) -> None:
-    """Give way to a process in another home of the same server that began the cell first.
+    """Give way to a process in another home of the same server that has begun the cell.
 
     Raises:
         SuiteError: if there is one; the run that was just started is deleted.
@@ -262,19 +272,15 @@ def _yield_to_twin(store: Store, study: str, kind: str, cell: str, run_id: str) 
     if store.home.owns_database:  # the lock of the study has kept others out
         return
     for run in store.runs_of_cell(study, kind, cell):
-        if run.info.run_id == run_id:
-            return
         attempts = attempts_from_tags(run.data.tags)
-        if run.info.status != "RUNNING":
+        if run.info.run_id == run_id or run.info.status != "RUNNING" or not attempts:
             continue
-        heartbeat = last_heartbeat(run.data.tags)
-        working = not attempts or (
-            attempts[-1].outcome is None
-            and attempts[-1].process.is_alive(heartbeat=heartbeat, now=now_ms())
-        )
-        if working:
+        last, heartbeat = attempts[-1], last_heartbeat(run.data.tags)
+        if last.outcome is None and last.process.is_alive(heartbeat=heartbeat, now=now_ms()):
+            # two that begin at the same moment both give way: clocks and ids of two machines do
+            # not say who was first, and a cell that runs twice is worse than one that waits
             store.delete_run(run_id)
             raise SuiteError(
-                f"another process has just begun the same cell as run {run.info.run_id}; wait for "
-                "it, and run the same command again"
+                f"another process has begun the same cell as run {run.info.run_id}; wait for it, "
+                "and run the same command again"
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from suite.tracking.curves import Attempt, attempts_from_tags
+from suite.tracking.processes import STALE_AFTER
 from suite.tracking.reader import Reader
 from suite.tracking.recorder import cut_off, last_heartbeat
 from suite.tracking.store import Store, now_ms
@@ -20,8 +21,8 @@ class CutOffRun:
     Attributes:
         run_id: the run.
         name: its name.
-        attempt: its last attempt, with when it was last heard of as its end; none if the process
-            was gone before it had put its first attempt on record.
+        attempt: its last attempt, with when it was last heard of as its end; none if it has
+            none and is older than a process takes to record one.
         ended: when it was last heard of, in ms.
     """
 
@@ -44,8 +45,9 @@ def cut_off_runs(reader: Reader, study: str | None) -> list[CutOffRun]:
     for row in running.iter_rows(named=True):
         run_id, name, started = row["run_id"], row["name"] or "", row["start_time"] or 0
         attempts = attempts_from_tags(tags[run_id])
-        if not attempts:
-            found.append(CutOffRun(run_id=run_id, name=name, attempt=None, ended=started))
+        if not attempts:  # a process that is about to put its attempt on record
+            if now_ms() - started > STALE_AFTER * 1_000:
+                found.append(CutOffRun(run_id=run_id, name=name, attempt=None, ended=started))
             continue
         last, heartbeat = attempts[-1], last_heartbeat(tags[run_id])
         alive = last.process.is_alive(heartbeat=heartbeat, now=now_ms())

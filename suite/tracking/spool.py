@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.atomic import replace_atomically
+from suite.atomic import replace_atomically, sync_folder
 from suite.errors import SuiteError
 from suite.tracking.processes import WorkingProcess
 
@@ -150,8 +150,10 @@ class SpoolFile:
     def mark_sent(self, offset: int) -> None:
         """Remember how far the tracker has it."""
         fresh = self._offset.with_suffix(".offset-new")
-        fresh.write_text(str(offset))
-        fresh.replace(self._offset)
+        # what is not remembered is sent again, which changes nothing: a full disk does not matter
+        with contextlib.suppress(OSError):
+            fresh.write_text(str(offset))
+            fresh.replace(self._offset)
 
     def records(self, offset: int) -> Iterator[tuple[Record | bytes, int]]:
         """Whole lines from an offset on, each with the offset behind it; a damaged one as bytes.
@@ -225,6 +227,7 @@ class SpoolWriter:
             raise _unwritable(spool.path, error) from error
         try:
             self._write({"owner": asdict(owner)})
+            sync_folder(spool.path.parent)
         except SuiteError:
             self.close()
             if not spool.begun:
@@ -250,8 +253,15 @@ class SpoolWriter:
         self.append(Artifact(name, folder))
 
     def sync(self) -> None:
-        """See that a power cut does not take what was appended."""
-        os.fsync(self._file)
+        """See that a power cut does not take what was appended.
+
+        Raises:
+            SuiteError: if the disk does not take it.
+        """
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise _unwritable(self.spool.path, error) from error
 
     def close(self) -> None:
         """Append no more."""
@@ -261,7 +271,13 @@ class SpoolWriter:
 
     def _write(self, document: Mapping[str, object]) -> None:
         line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
-        before = os.fstat(self._file).st_size
+        there = os.fstat(self._file)
+        if there.st_nlink == 0:
+            raise SuiteError(
+                f"{self.spool.path} was removed while its attempt works: another process has taken "
+                "this one for gone, and the run with it; run the same command again"
+            )
+        before = there.st_size
         try:
             left = memoryview(line)
             while left:

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from suite.atomic import replace_atomically
 from suite.errors import SuiteError
 from suite.tracking.companion import Companion
 from suite.tracking.home import Home
+from suite.tracking.patience import TrackerAwayError, patiently
 from suite.tracking.patience import patience as default_patience
-from suite.tracking.patience import patiently
-from suite.tracking.reader import open_reader
+from suite.tracking.reader import Reader, open_reader
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -119,7 +119,7 @@ class Store:
         """
         if study in self._experiments:
             return self._experiments[study]
-        with FileLock(str(self.home.root / "store.lock")):
+        with self._alone():
             found = self._call(lambda: self.client.get_experiment_by_name(study))
             if found is None:
                 experiment_id = self._call(lambda: self._create_experiment(study))
@@ -150,11 +150,7 @@ class Store:
             return str(found.experiment_id)
 
     def _artifact_location(self, study: str) -> str | None:
-        return None if self._is_server else f"{_LOCAL_SCHEME}{study}"
-
-    @property
-    def _is_server(self) -> bool:
-        return self.home.tracking_uri.startswith(("http:", "https:"))
+        return None if self.home.is_server else f"{_LOCAL_SCHEME}{study}"
 
     def create_run(
         self, study: str, *, name: str, tags: Mapping[str, str], parent: str | None = None
@@ -232,9 +228,26 @@ class Store:
         metrics = [Metric(*point) for point in points]
         self._call(lambda: self.client.log_batch(run_id, metrics=metrics))
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from making what is missing in the store."""
+        lock = FileLock(str(self.home.root / "store.lock"), timeout=self.patience)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise TrackerAwayError("another process is making the store", self.patience) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @functools.cached_property
+    def _reader(self) -> Reader:
+        return open_reader(self.home)
+
     def latest_timestamp(self, run_id: str) -> int:
         """Time of the newest point of a run, in ms; 0 when it has none."""
-        return self._call(lambda: open_reader(self.home).latest_timestamp(run_id))
+        return self._call(lambda: self._reader.latest_timestamp(run_id))
 
     def log_params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Log parameters; the same values again are fine.
@@ -288,13 +301,18 @@ class Store:
         if not self.keeps_artifacts(run_id):
             self._call(lambda: self.client.log_artifact(run_id, str(file), folder or None))
             return
-        location = self._artifact_uris[run_id].removeprefix(_LOCAL_SCHEME)
+        location = self._artifact_uris[run_id].removeprefix(_LOCAL_SCHEME).lstrip("/")
         target = self.home.artifacts / location / folder / file.name
+        if ".." in target.parts:
+            raise SuiteError(
+                f"run {run_id} keeps its artifacts at {self._artifact_uris[run_id]!r}, outside of "
+                "the home; its record in the store was edited"
+            )
         replace_atomically(target, lambda fresh: shutil.copyfile(file, fresh))
 
     def keeps_artifacts(self, run_id: str) -> bool:
         """Whether a run's artifacts lie in the home, so that no tracker is needed for them."""
-        if self._is_server:
+        if self.home.is_server:
             return False  # its locations look alike, and mean the server's own folder
         if run_id not in self._artifact_uris:
             self._artifact_uris[run_id] = self.run(run_id).info.artifact_uri or ""

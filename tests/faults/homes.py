@@ -97,6 +97,8 @@ def params_of(home: Path) -> pl.DataFrame:
     runs = reader.runs("small")
     runs = runs.filter(pl.col("kind") != "report")  # its parameter is a digest of run ids
     params = reader.params(runs["run_id"].to_list())
+    # Optuna's numbers count trials that died before they were drawn, too
+    params = params.filter(pl.col("key") != "trial.number")
     return params.join(runs, on="run_id").select("cell", "key", "value").sort(pl.all())
 
 

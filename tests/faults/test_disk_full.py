@@ -8,12 +8,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.faults.homes import complaints, write_study
+from tests.faults.homes import TRAINING, WHOLE, complaints, write_study
 from tests.faults.jobs import Preloaded, said
 
 # What is about to be written when the disk is full; in the order of a study.
@@ -33,7 +34,6 @@ MOMENTS = {
     "a report": ("suite.stages.report:build_report", "before", 1),
     "a report's copy": ("suite.stages.report:build_report", "after", 1),
 }
-QUICK = ("points", "moments")
 
 
 @pytest.fixture
@@ -58,17 +58,22 @@ def small_disk(tmp_path: Path, blank_database: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(
-    preloaded: Preloaded, blank_database: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "home").mkdir()
-    shutil.copyfile(blank_database, folder / "home" / "mlflow.db")
-    study = write_study(folder)
-    job = preloaded.run("run", study, "--home", str(folder / "home"))
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """A study, and a home in which nothing stood in its way."""
+
+    study: str
+    home: Path
+
+
+def undisturbed(preloaded: Preloaded, database: Path, folder: Path, text: str) -> Undisturbed:
+    home = folder / "undisturbed"
+    home.mkdir()
+    shutil.copyfile(database, home / "mlflow.db")
+    study = write_study(folder, text)
+    job = preloaded.run("run", study, "--home", str(home))
     assert job.code() == 0, said(job)
-    return study, folder / "home"
+    return Undisturbed(study=study, home=home)
 
 
 def stored(home: Path, scratch: Path) -> tuple[str, set[tuple[object, ...]]]:
@@ -84,9 +89,9 @@ def stored(home: Path, scratch: Path) -> tuple[str, set[tuple[object, ...]]]:
 
 
 def fill_and_free(
-    preloaded: Preloaded, undisturbed: tuple[str, Path], home: Path, names: tuple[str, ...]
+    preloaded: Preloaded, reference: Undisturbed, home: Path, names: Sequence[str]
 ) -> None:
-    study, reference = undisturbed
+    study = reference.study
     chance = random.Random(7)
     problems, before = [], set()
     for name in names:
@@ -113,19 +118,21 @@ def fill_and_free(
     job = preloaded.run("run", study, "--home", str(home))
     assert job.code() == 0, said(job)
     assert not problems, "\n".join(problems)
-    assert complaints(home, reference) == []
+    assert complaints(home, reference.home) == []
     assert preloaded.run("verify", study, "--home", str(home)).code() == 0
 
 
-def test_a_full_disk_is_named_and_the_study_goes_on_when_it_has_space(
-    preloaded: Preloaded, undisturbed: tuple[str, Path], small_disk: Path
+def test_a_full_disk_is_named_and_training_goes_on_when_it_has_space(
+    preloaded: Preloaded, blank_database: Path, small_disk: Path, tmp_path: Path
 ) -> None:
-    fill_and_free(preloaded, undisturbed, small_disk, QUICK)
+    reference = undisturbed(preloaded, blank_database, tmp_path, TRAINING)
+    fill_and_free(preloaded, reference, small_disk, ("points", "a checkpoint"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
-    preloaded: Preloaded, undisturbed: tuple[str, Path], small_disk: Path
+    preloaded: Preloaded, blank_database: Path, small_disk: Path, tmp_path: Path
 ) -> None:
-    fill_and_free(preloaded, undisturbed, small_disk, tuple(MOMENTS))
+    reference = undisturbed(preloaded, blank_database, tmp_path, WHOLE)
+    fill_and_free(preloaded, reference, small_disk, list(MOMENTS))

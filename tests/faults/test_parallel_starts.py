@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -40,9 +41,9 @@ def start_different_studies(preloaded: Preloaded, folder: Path, number: int) -> 
     assert list((home / "spool").iterdir()) == []
 
 
-def start_one_study(preloaded: Preloaded, folder: Path, number: int) -> None:
+def start_one_study(preloaded: Preloaded, folder: Path, home: Path, number: int) -> None:
     """While one process is held at its first point, the others have to give way."""
-    home, pace = folder / "home", folder / "pace"
+    pace = folder / "pace"
     pace.write_text("0")
     study = write_study(folder, TRAINING)
     jobs = [
@@ -70,8 +71,10 @@ def test_three_studies_start_on_a_fresh_home(preloaded: Preloaded, tmp_path: Pat
     start_different_studies(preloaded, tmp_path, 3)
 
 
-def test_of_three_processes_on_one_study_one_works(preloaded: Preloaded, tmp_path: Path) -> None:
-    start_one_study(preloaded, tmp_path, 3)
+def test_of_three_processes_on_one_study_one_works(
+    preloaded: Preloaded, tmp_path: Path, new_home: Callable[[str], Path]
+) -> None:
+    start_one_study(preloaded, tmp_path, new_home("home"), 3)
 
 
 @pytest.mark.slow
@@ -81,4 +84,4 @@ def test_eight_studies_start_on_a_fresh_home(preloaded: Preloaded, tmp_path: Pat
 
 @pytest.mark.slow
 def test_of_eight_processes_on_one_study_one_works(preloaded: Preloaded, tmp_path: Path) -> None:
-    start_one_study(preloaded, tmp_path, 8)
+    start_one_study(preloaded, tmp_path, tmp_path / "home", 8)

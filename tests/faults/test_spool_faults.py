@@ -6,13 +6,16 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from suite.errors import SuiteError
 from suite.tracking.drain import RefusedError, drain, replay
-from suite.tracking.processes import WorkingProcess, this_process
+from suite.tracking.home import Home
+from suite.tracking.processes import HEARTBEAT_TAG, WorkingProcess, this_process
 from suite.tracking.spool import End, Points, SpoolFile, SpoolWriter, spools
 from suite.tracking.store import Store
 from tests.faults.homes import (
@@ -25,6 +28,7 @@ from tests.faults.homes import (
     write_study,
 )
 from tests.faults.jobs import Preloaded, kill, said, until, wait
+from tests.faults.server import begin
 
 GONE = WorkingProcess(host=this_process().host, pid=2**22 + 1, started=1.0)
 
@@ -126,6 +130,40 @@ def test_a_spool_that_is_set_aside_keeps_its_artifacts(store: Store) -> None:
     aside = store.home.spool / "refused"
     assert [path.read_bytes() for path in aside.rglob("basis.bin")] == [b"basis"]
     assert spools(store.home.spool) == []
+
+
+def test_a_spool_of_a_run_in_another_store_stays_for_that_store(
+    store: Store, new_home: Callable[[str], Path]
+) -> None:
+    writer = writer_of(store)
+    writer.append(Points(step=1, at=5, values={"loss": 1.0}))
+    writer.append(End("FINISHED", 9))
+    other = Store(
+        Home(root=store.home.root, tracking_uri=own_store(new_home("other")).tracking_uri)
+    )
+    notes: list[str] = []
+    assert replay(store.home.spool, lambda: other, notes.append) == 0
+    (said_of_it,) = notes
+    assert f"run {writer.spool.run_id} is not in this store" in said_of_it
+    assert replay(store.home.spool, lambda: store, notes.append) == 1
+    assert steps(store, writer.spool.run_id) == [1]
+
+
+def test_a_run_is_not_gone_on_with_while_its_spool_may_still_grow(store: Store) -> None:
+    """Or else the curve would have a gap, until somebody sends the rest."""
+    first = begin(store, "demo")
+    elsewhere = replace(first.attempt, host="elsewhere")
+    spool = SpoolFile.of(store.home.spool, first.run_id, 1)
+    first.log({"loss": 1.0}, 10)
+    spool.path.write_bytes(
+        spool.path.read_bytes().replace(this_process().host.encode(), b"elsewhere")
+    )
+    store.set_tags(first.run_id, dict([elsewhere.to_tag()]) | {HEARTBEAT_TAG: "1000"})
+    with pytest.raises(SuiteError, match=r"on elsewhere may still work on run \w+"):
+        begin(store, "demo", run_id=first.run_id)
+    os.utime(spool.path, (1e9, 1e9))
+    begin(store, "demo", run_id=first.run_id).end("FINISHED")
+    assert steps(store, first.run_id) == [10]
 
 
 def test_a_home_that_is_copied_with_a_full_spool_goes_on_like_the_original(

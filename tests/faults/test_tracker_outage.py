@@ -6,8 +6,9 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -53,10 +54,15 @@ def store(
     store.close()
 
 
+def quickly(*quick: str, of: Sequence[str]) -> list[Any]:
+    """Modes, of which only some belong to the quick tests."""
+    return [pytest.param(each, marks=[] if each in quick else [pytest.mark.slow]) for each in of]
+
+
 WAITS = ("down", "hang", "late")  # modes that end only when they are ended
 
 
-@pytest.mark.parametrize("mode", [*AWAY, *ANSWER_LOST, "late"])
+@pytest.mark.parametrize("mode", quickly("500", "hang", "lost", of=(*AWAY, *ANSWER_LOST, "late")))
 def test_not_one_point_is_lost_or_doubled(
     store: Store,
     proxy: UnreliableProxy,
@@ -119,7 +125,7 @@ REQUESTS = (
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-@pytest.mark.parametrize("mode", ["lost", "502"])
+@pytest.mark.parametrize("mode", quickly("lost", of=("lost", "502")))
 def test_any_request_may_fail_once(
     store: Store, proxy: UnreliableProxy, server: Server, mode: Mode, request_: str
 ) -> None:
@@ -154,12 +160,12 @@ def _took(server: Server, recorder: RunRecorder) -> int:
     return attempt.ended - recorder.attempt.started
 
 
+@pytest.mark.slow
 def test_a_spool_waits_for_its_own_tracker(
     training: Training, proxy: UnreliableProxy, expected: pl.DataFrame
 ) -> None:
-    with proxy.fault("pass"):
-        job = training.start(patience=1, tokens=2_048)
-        until(lambda: training.saved(2_048), what=lambda: said(job))
+    job = training.start(patience=1, tokens=2_048)
+    until(lambda: training.saved(2_048), what=lambda: said(job))
     with proxy.fault("down"):
         training.allow(10**9)
         assert wait(job) == 1
@@ -259,7 +265,7 @@ def test_training_goes_on_while_the_tracker_is_away_for_half_a_minute(
     assert training.complaints(expected) == []
 
 
-@pytest.mark.parametrize("mode", ["down", "hang"])
+@pytest.mark.parametrize("mode", quickly("down", of=("down", "hang")))
 def test_a_cell_whose_end_could_not_be_sent_is_not_trained_again(
     training: Training, proxy: UnreliableProxy, expected: pl.DataFrame, mode: Mode
 ) -> None:
@@ -296,6 +302,7 @@ def test_nothing_begins_where_there_is_no_tracker(
     assert spools(training.home / "spool") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_is_deleted_while_it_trains_is_told_and_begun_anew(
     training: Training, server: Server, expected: pl.DataFrame
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.tracking.companion import Companion
 from suite.tracking.home import Home
 
 MakeHome = Callable[[str], Home]
@@ -18,6 +19,18 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the settings of whoever runs the tests out of them."""
     for name in ("SUITE_HOME", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_companion_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a companion only where a test asks for one at once, not after seconds of waiting."""
+    wanted = Companion.wanted
+
+    def wanted_at_once(self: Companion) -> None:
+        if self._after == 0.0:
+            wanted(self)
+
+    monkeypatch.setattr(Companion, "wanted", wanted_at_once)
 
 
 @pytest.fixture(scope="session")

@@ -34,12 +34,12 @@ def options_of(command: list[str]) -> dict[str, str]:
 
 
 def test_the_server_listens_on_the_loopback_address_and_serves_the_home(tmp_path: Path) -> None:
-    home = Home.at(tmp_path / "a home, 100%")
+    home = Home.at(tmp_path / "a home, #1")
     command = server_command(home, port=5055)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     options = options_of(command)
-    assert options["--backend-store-uri"] == f"sqlite:///{tmp_path}/a home, 100%/mlflow.db"
-    assert options["--artifacts-destination"] == f"file://{tmp_path}/a%20home%2C%20100%25/artifacts"
+    assert options["--backend-store-uri"] == f"sqlite:///{tmp_path}/a home, #1/mlflow.db"
+    assert options["--artifacts-destination"] == f"file://{tmp_path}/a%20home%2C%20%231/artifacts"
     assert options["--host"] == "127.0.0.1"
     assert options["--port"] == "5055"
     assert "--cors-allowed-origins" not in options
@@ -343,7 +343,7 @@ def other_address() -> str | None:
 def test_the_pages_of_a_moved_home_are_for_this_machine_alone(
     make_home: MakeHome, tmp_path: Path
 ) -> None:
-    with serving(make_home, tmp_path, name="moved, 100% ü 移動") as (pages, _):
+    with serving(make_home, tmp_path, name="moved, #1 ü 移動") as (pages, _):
         run_id = pages.run_id
 
         run = json.loads(pages.ask(f"api/2.0/mlflow/runs/get?run_id={run_id}").body)["run"]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import copy
 import math
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,22 @@ def test_damaged_lines_are_kept_aside_and_the_rest_is_sent(store: Store) -> None
     drain(writer.spool, store)
     assert [step for step, *_ in history(store, writer.spool.run_id)] == [1, 2]
     assert writer.spool.damaged.read_bytes() == b"\0\0\0\n"
+
+
+def test_a_spool_that_another_home_has_overtaken_is_refused(store: Store) -> None:
+    """On a shared server its late points would pass for those of the later attempt."""
+    writer = new_spool(store)
+    writer.append(Points(step=1, at=1, values={"loss": 1.0}))
+    shared = copy.copy(store)
+    shared.home = replace(store.home, tracking_uri=f"{store.home.tracking_uri}?shared=1")
+    assert not shared.home.owns_database
+    store.set_tags(writer.spool.run_id, {"suite.attempts": "1"})
+    drain(writer.spool, shared)
+    store.set_tags(writer.spool.run_id, {"suite.attempts": "2"})
+    writer.append(Points(step=2, at=2, values={"loss": 2.0}))
+    with pytest.raises(RefusedError, match="attempt 2 has gone on in run"):
+        drain(writer.spool, shared)
+    assert len(history(store, writer.spool.run_id)) == 1
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "1/absent"])

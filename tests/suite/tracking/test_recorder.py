@@ -163,6 +163,16 @@ def test_a_process_on_another_machine_lives_while_its_heart_beats(
         assert (first_attempt.outcome, first_attempt.ended) == ("CUT_OFF", first.attempt.started)
 
 
+def test_secrets_in_what_went_wrong_do_not_reach_the_store(store: Store) -> None:
+    recorder = begin(store)
+    said = "cannot reach postgresql://me:open-sesame@host/runs"
+    recorder.end("FAILED", failure=said, traceback=f"Traceback\n{said}\n")
+    kept = store.home.artifacts / "demo" / recorder.run_id / "artifacts" / "failures"
+    masked = "cannot reach postgresql://me:***@host/runs"
+    assert tags_of(store, recorder.run_id)["suite.failure"] == masked
+    assert (kept / "attempt-1.txt").read_text() == f"Traceback\n{masked}\n"
+
+
 def test_settings_outside_the_fingerprint_are_recorded_on_each_attempt(store: Store) -> None:
     first = begin(store, unfingerprinted={"devices": 1, "num_workers": 0})
     first.end("KILLED")

@@ -12,7 +12,7 @@ from suite.tracking.home import Home
 from suite.tracking.reader import open_reader
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.recovery import cut_off_runs, end_cut_off
-from suite.tracking.store import Store
+from suite.tracking.store import Store, now_ms
 
 
 @pytest.fixture
@@ -59,8 +59,12 @@ def test_a_run_that_somebody_works_on_is_not_cut_off(store: Store) -> None:
     assert len(cut_off_runs(open_reader(store.home), "demo")) == 1
 
 
-def test_a_run_that_was_cut_off_before_its_first_attempt(store: Store) -> None:
+def test_a_run_without_an_attempt_is_given_time_to_record_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = store.create_run("demo", name="n", tags={"suite.kind": "law", "suite.cell": "0"})
+    assert cut_off_runs(open_reader(store.home), "demo") == []
+    monkeypatch.setattr("suite.tracking.recovery.now_ms", lambda: now_ms() + 301_000)
     (found,) = cut_off_runs(open_reader(store.home), "demo")
     assert (found.run_id, found.attempt) == (run_id, None)
     end_cut_off([found], lambda: store, lambda text: None)

@@ -10,6 +10,7 @@ from suite.tracking._redaction import (
     known_secrets,
     mask,
     mask_arguments,
+    mask_line,
     mask_value,
     recorded_environment,
 )
@@ -39,6 +40,24 @@ SECRETS = st.text(
 def test_masks_secrets_and_nothing_else(text: str, masked: str) -> None:
     assert mask(text) == masked
     assert mask_value(text) == masked
+
+
+@pytest.mark.parametrize(
+    ("line", "masked"),
+    [
+        ("+  password: hunter2hunter2\n", "+  password: ***\n"),
+        ("+DB_PASSWORD=hunter2hunter2\n", "+DB_PASSWORD=***\n"),
+        ('+api_key = "0123456789ab"\n', "+api_key = ***\n"),
+        ('-    "hf_token": "not-of-a-known-shape",\n', '-    "hf_token": ***,\n'),
+        ("+Authorization: Bearer abcdefgh12345\n", "+Authorization: ***\n"),
+        ("+next_token = logits.argmax(-1)\n", "+next_token = logits.argmax(-1)\n"),
+        ("+tokens: 1_000_000_000\n", "+tokens: 1_000_000_000\n"),
+        ("+def check(password: str) -> bool:\n", "+def check(password: str) -> bool:\n"),
+        ("+if secret == something_long:\n", "+if secret == something_long:\n"),
+    ],
+)
+def test_what_a_line_of_a_file_assigns_to_a_secret_name_is_masked(line: str, masked: str) -> None:
+    assert mask_line(line) == masked
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,15 @@ def test_a_disk_that_takes_half_a_line_is_left_without_it(
     assert [record for record, _ in spool.records(0)] == [Tags({"a": "b"}), Tags({"e": "f"})]
 
 
+def test_an_attempt_learns_that_its_spool_was_taken_away(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path)
+    writer = SpoolWriter(spool, OWNER)
+    writer.append(Tags({"a": "b"}))
+    spool.delete()
+    with pytest.raises(SuiteError, match="another process has taken this one for gone"):
+        writer.append(Points(step=1, at=1, values={"loss": 1.0}))
+
+
 def test_a_spool_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "spool").write_text("a file where the folder should be")
     with pytest.raises(SuiteError, match="cannot be written"):

@@ -158,6 +158,18 @@ def test_a_parameter_that_mlflow_would_cut_is_kept_whole_as_an_artifact(home: Ho
     assert kept.read_text(encoding="utf-8") == params["a/key: long"]
 
 
+def test_artifacts_do_not_follow_an_edited_location_out_of_the_home(
+    home: Home, tmp_path: Path
+) -> None:
+    run_id = new_run(Store(home))
+    with sqlite3.connect(home.database) as database:
+        database.execute("UPDATE runs SET artifact_uri = 'mlflow-artifacts:/../../out'")
+    (tmp_path / "note").write_text("x")
+    with pytest.raises(SuiteError, match="outside of the home"):
+        Store(home).log_artifact(run_id, tmp_path / "note")
+    assert not (home.root.parent / "out").exists()
+
+
 def test_a_tag_that_mlflow_would_cut_is_refused(home: Home) -> None:
     store = Store(home)
     run_id = new_run(store)
