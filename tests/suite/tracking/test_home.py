@@ -69,7 +69,7 @@ def test_everything_lies_inside_the_home(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["?", "%41"])
 def test_what_a_database_address_gives_a_meaning_is_refused(tmp_path: Path, odd: str) -> None:
-    expected = rf"has '\{odd[0]}' in its path; choose another with --home or SUITE_HOME"
+    expected = rf"has '.*\{odd[0]}.*' in its path; choose another with --home or SUITE_HOME"
     with pytest.raises(InputError, match=expected):
         Home.at(tmp_path / f"a{odd}b")
 
