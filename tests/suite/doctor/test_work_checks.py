@@ -115,6 +115,7 @@ HERE = this_process().host
         ("[]", None, "a process that is not named"),
         ('{"host": "here", "pid": "x"}', None, "a process that is not named"),
     ],
+    ids=["this process", "gone", "elsewhere", "empty", "no pid", "a list", "pid is a text"],
 )
 def test_who_holds_a_study(
     home: Home, write_holder: Callable[[str], Path], content: str, alive: bool | None, who: str
