@@ -27,7 +27,7 @@ class UnseenSampler(BaseSampler):
     and 16,000 tokens lie 8,000. It is asked in a study of its own, in memory, where a draw that
     was of no use stays a running trial, which TPE's constant liar keeps away from.
 
-    The random state is seeded by the search's seed and the number of trials there are, so a
+    The random state is seeded by the search's seed and the number of combinations drawn, so a
     resumed search neither repeats its first draws nor depends on how often it was stopped.
 
     Args:
@@ -64,7 +64,8 @@ class UnseenSampler(BaseSampler):
         unseen = [combination for combination in self._space if combination not in tried]
         if not unseen:
             raise ValueError("every combination has been tried")
-        state = random.Random(f"{self._seed} {trial.number}")
+        # not the trial's number: a trial that died before it was drawn has one, too
+        state = random.Random(f"{self._seed} {len(tried - {None})}")
         finished = [other for other in others if other.state == TrialState.COMPLETE]
         drawn = None
         if len(finished) >= self._startup_trials:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 from suite.errors import SuiteError
@@ -52,10 +53,11 @@ def run_trials(
     if trials > len(space):
         raise ValueError(f"{trials} trials, but only {len(space)} combinations")
     storage.parent.mkdir(parents=True, exist_ok=True)
+    _forget_torn_line(storage)
     with warnings.catch_warnings(), _readable(storage):
         warnings.simplefilter("ignore", ExperimentalWarning)
         study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(storage))),
+            storage=JournalStorage(JournalFileBackend(str(storage), _Lock(storage))),
             study_name=name,
             directions=["minimize"] * objectives,
             sampler=UnseenSampler(space, seed=seed),
@@ -70,6 +72,34 @@ def run_trials(
             study.tell(trial.number, state=TrialState.FAIL)
         else:
             study.tell(trial.number, list(evaluate(trial.number, combination)))
+
+
+class _Lock(JournalFileOpenLock):
+    """A lock on the journal that ends with its process.
+
+    Optuna's own outlives a process that was killed: the next one waits for half a minute, and
+    for ever where the home was moved meanwhile, because that lock is a link to the old place.
+    """
+
+    def __init__(self, storage: Path) -> None:
+        self._lock = FileLock(f"{storage}.held")
+
+    def acquire(self) -> bool:
+        """Wait for it."""
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        """Give it up."""
+        self._lock.release()
+
+
+def _forget_torn_line(storage: Path) -> None:
+    """Cut off what a full disk or a power cut has left of a line, lest the next be joined to it."""
+    if not storage.exists():
+        return
+    with FileLock(f"{storage}.held"), storage.open("rb+") as journal:
+        journal.truncate(journal.read().rfind(b"\n") + 1)
 
 
 def _finished(study: optuna.Study) -> int:

@@ -109,7 +109,7 @@ class Store:
 
     def run(self, run_id: str) -> Run:
         """A run as MLflow has it, without its curves."""
-        return self._call(lambda: self.client.get_run(run_id))
+        return self._call(lambda: _answered(self.client.get_run(run_id)))
 
     def experiment(self, study: str) -> str:
         """Id of the study's experiment, created when it is missing.
@@ -184,7 +184,7 @@ class Store:
                     **lineage,
                 },
             )
-            return str(run.info.run_id)
+            return str(_answered(run).info.run_id)
 
         return self._call(create)
 
@@ -325,6 +325,17 @@ class Store:
     def end_run(self, run_id: str, status: str, at: int) -> None:
         """End a run as FINISHED, FAILED or KILLED, at a time in ms since the epoch."""
         self._call(lambda: self.client.set_terminated(run_id, status=status, end_time=at))
+
+
+def _answered(run: Run) -> Run:
+    """The run, unless MLflow has made it up from an answer without a body, as gateways give.
+
+    Raises:
+        ConnectionError: if it has.
+    """
+    if not run.info.run_id:
+        raise ConnectionError("the answer was empty")
+    return run
 
 
 def now_ms() -> int:
