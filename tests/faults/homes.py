@@ -105,7 +105,8 @@ def params_of(home: Path) -> pl.DataFrame:
 def artifacts_of(home: Path) -> dict[tuple[str, str], object]:
     """Bases by cell and name, and the names of a report's files, which tell of run ids.
 
-    Provenance is left out: it belongs to attempts, not to cells.
+    Provenance and tracebacks are left out, because they belong to attempts, not to cells; so are
+    copies that a death cut short.
     """
     runs, _, _ = frames_of(home)
     found: dict[tuple[str, str], object] = {}
@@ -113,10 +114,12 @@ def artifacts_of(home: Path) -> dict[tuple[str, str], object]:
         root = home / "artifacts" / "small" / run_id / "artifacts"
         for file in sorted(root.rglob("*")):
             name = str(file.relative_to(root))
+            if file.suffix == ".part" or name.startswith(("provenance", "failures")):
+                continue
             if file.suffix == ".safetensors":
                 found[cell, name] = _tensors(file.read_bytes())
-            elif file.is_file() and not name.startswith("provenance"):
-                found[kind, name] = None
+            elif file.is_file():
+                found[kind, name] = "there"
     return found
 
 

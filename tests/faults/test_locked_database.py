@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,66 +17,70 @@ from tests.faults.homes import own_store
 from tests.faults.server import Logged, Server, begin
 
 LOCKER = """
-import sqlite3, sys, time
+import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.execute(f"BEGIN {sys.argv[2]}")
 print("held", flush=True)
-time.sleep(float(sys.argv[3]))
+sys.stdin.readline()
 database.execute("COMMIT")
 """
 
 
-@pytest.fixture
-def locked(tmp_path: Path) -> Iterator[Callable[[Path, str, float], None]]:
-    """Lets another process hold a lock on a database for some seconds."""
-    processes = []
-
-    def lock(database: Path, kind: str, seconds: float) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-c", LOCKER, str(database), kind, str(seconds)],
-            stdout=subprocess.PIPE,
-        )
-        processes.append(process)
+@contextlib.contextmanager
+def locked(database: Path, kind: str) -> Iterator[Callable[[], None]]:
+    """Let another process hold a lock; gives what releases it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKER, str(database), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
 
-    yield lock
-    for process in processes:
-        process.kill()
-        process.wait()
+        def release() -> None:
+            process.communicate(b"\n")
+
+        try:
+            yield release
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def store(new_home: Callable[[str], Path]) -> Iterator[Store]:
+    with contextlib.closing(Store(own_store(new_home("home")), patience=60.0)) as store:
+        yield store
 
 
 @pytest.mark.parametrize("kind", ["IMMEDIATE", "EXCLUSIVE"])
-def test_a_locked_database_is_waited_for(
-    new_home: Callable[[str], Path], locked: Callable[[Path, str, float], None], kind: str
-) -> None:
-    root = new_home("home")
-    store = Store(own_store(root), patience=60.0)
-    own = Server(port=0, root=root)
+def test_a_locked_database_is_waited_for(store: Store, kind: str) -> None:
     recorder, logged = begin(store, "locked"), Logged()
     logged.log(recorder, range(500))
-    locked(root / "mlflow.db", kind, 2.0)
-    began = time.monotonic()
-    logged.log(recorder, range(500, 1_000))
-    assert time.monotonic() - began < 1.5, "logging does not wait for the database"
-    recorder.end("FINISHED")
-    assert time.monotonic() - began > 1.0, "there was a lock to wait for"
-    assert logged.complaints(own, recorder.run_id) == []
+    with locked(store.home.database, kind) as release:
+        logged.log(recorder, range(500, 1_000))  # comes back while the lock is held
+        order: list[str] = []
+
+        def later() -> None:
+            order.append("released")
+            release()
+
+        threading.Timer(1.0, later).start()
+        recorder.end("FINISHED")
+        order.append("ended")
+    assert order == ["released", "ended"]
+    assert logged.complaints(Server(port=0, root=store.home.root), recorder.run_id) == []
 
 
 @pytest.mark.slow
-def test_a_database_that_stays_locked_is_given_up_and_nothing_is_lost(
-    new_home: Callable[[str], Path], locked: Callable[[Path, str, float], None]
-) -> None:
-    root = new_home("home")
-    store = Store(own_store(root), patience=0.0)
-    own = Server(port=0, root=root)
+def test_a_database_that_stays_locked_is_given_up_and_nothing_is_lost(store: Store) -> None:
     recorder, logged = begin(store, "locked"), Logged()
     logged.log(recorder, range(100))
-    locked(root / "mlflow.db", "EXCLUSIVE", 45.0)
-    with pytest.raises(TrackerAwayError, match="database is locked"):
-        recorder.flush()
-    logged.log(recorder, range(100, 200))
-    store.patience = 120.0
+    store.patience = 0.0
+    with locked(store.home.database, "EXCLUSIVE"):
+        with pytest.raises(TrackerAwayError, match="database is locked"):
+            recorder.flush()
+        logged.log(recorder, range(100, 200))
+    store.patience = 60.0
     recorder.end("FINISHED")
-    assert logged.complaints(own, recorder.run_id) == []
+    assert logged.complaints(Server(port=0, root=store.home.root), recorder.run_id) == []

@@ -138,6 +138,9 @@ def test_only_one_function_decides_which_points_are_live() -> None:
         for file, text in texts.items()
         if file.parent.name in {"laws", "reports", "stages"} and "reader.curves(" in text
     ]
-    assert {file.name for file in consumers} == {"law.py", "search.py", "tracked.py"}
+    # the last looks in the store for whatever an earlier report showed, overtaken or not
+    assert {file.name for file in consumers} == {"law.py", "search.py", "tracked.py", "history.py"}
     for file in consumers:
+        if file.name == "history.py":
+            continue
         assert re.search(r"\blive\(", texts[file]), file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,9 @@ GONE = WorkingProcess(host=this_process().host, pid=2**22 + 1, started=1.0)
 
 
 @pytest.fixture
-def store(new_home: Callable[[str], Path]) -> Store:
-    return Store(own_store(new_home("home")), patience=5.0)
+def store(new_home: Callable[[str], Path]) -> Iterator[Store]:
+    with contextlib.closing(Store(own_store(new_home("home")), patience=5.0)) as store:
+        yield store
 
 
 def writer_of(store: Store, owner: WorkingProcess = GONE) -> SpoolWriter:

@@ -29,7 +29,7 @@ from suite.study_yaml import read_yaml
 from suite.terminal import shown
 from suite.tracking.home import Home
 from suite.tracking.reader import open_reader
-from suite.tracking.store import Store, flatten
+from suite.tracking.store import Store, flatten, now_ms
 
 MakeHome = Callable[[str], Home]
 
@@ -323,7 +323,7 @@ def calibrated(home: Home, study: str, *, label: str) -> str:
         for tokens in (100, 200)
     ]
     store.client.log_batch(run_id, metrics=points)
-    store.set_status(run_id, "FINISHED")
+    store.end_run(run_id, "FINISHED", now_ms())
     return run_id
 
 

@@ -97,7 +97,7 @@ def test_half_made_files_are_left_while_somebody_may_be_making_them(
 def test_a_folder_counts_as_recent_for_what_changed_in_it(
     home: Home, age: Callable[[Path], Path], examine: Callable[..., Any]
 ) -> None:
-    staging = home.reports / ".demo-abc"
+    staging = home.reports / ".demo-abc.part"
     staging.mkdir(parents=True)
     (staging / "index.html").write_text("half")
     age(staging)

@@ -69,7 +69,7 @@ def leave_half_files(home: Home) -> None:
         "spool/x.1.offset-new",
         "spool/x.1.offset",
         "spool/x.1.lock",
-        "reports/.demo-abc/index.html",
+        "reports/.demo-abc.part/index.html",
         "optuna.journal.lock1f.rename",
     )
     for name in names:

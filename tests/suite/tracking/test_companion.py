@@ -47,11 +47,11 @@ def begin(store: Store) -> RunRecorder:
     return RunRecorder.begin(store, study="demo", name="n", kind="law", cell="0", run_id=None)
 
 
-def children() -> list[psutil.Process]:
+def companions(home: Home) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "suite.tracking.companion" in " ".join(child.cmdline())
+        if {"suite.tracking.companion", str(home.root)} <= set(child.cmdline())
     ]
 
 
@@ -62,7 +62,7 @@ def test_points_arrive_while_the_work_goes_on_and_the_companion_goes_with_it(hom
     recorder.log({"loss": 0.5}, 10)
     reader = open_reader(home)
     until(lambda: not reader.curves([recorder.run_id]).is_empty())
-    (companion,) = children()
+    (companion,) = companions(home)
     recorder.log({"loss": 0.25}, 20)
     recorder.end("FINISHED")
     store.close()
@@ -75,7 +75,7 @@ def test_points_arrive_while_the_work_goes_on_and_the_companion_goes_with_it(hom
 def test_a_short_attempt_starts_no_companion(home: Home) -> None:
     store = Store(home)
     begin(store).end("FINISHED")
-    assert children() == []
+    assert companions(home) == []
     store.close()
 
 
@@ -86,7 +86,7 @@ def test_signals_are_for_the_worker(home: Home) -> None:
     recorder.log({"loss": 0.5}, 10)
     reader = open_reader(home)
     until(lambda: not reader.curves([recorder.run_id]).is_empty())
-    (companion,) = children()
+    (companion,) = companions(home)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         companion.send_signal(number)
     recorder.log({"loss": 0.25}, 20)
