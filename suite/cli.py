@@ -126,13 +126,15 @@ def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Sequen
 
 
 def _report(options: argparse.Namespace) -> int:
+    from suite.containment import contained_folder
     from suite.reports.build import build_report
     from suite.tracking.home import Home
     from suite.tracking.reader import open_reader
 
     home = Home.at(options.home)
     study, panels = _tracked_study(options, home)
-    report = build_report(open_reader(home), study, panels, home.reports / study)
+    out = contained_folder(home.reports / study, home.reports)
+    report = build_report(open_reader(home), study, panels, out)
     _show(f"report: {report.page}")
     return 0
 

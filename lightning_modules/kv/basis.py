@@ -13,7 +13,7 @@ import scipy.linalg  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-from lightning_modules.kv.files import damaged, load_tensors, save_tensors
+from lightning_modules.kv.files import DamagedFileError, load_tensors, save_tensors
 from lightning_modules.kv.moments import CentredMoments
 from suite.errors import InputError
 
@@ -73,7 +73,7 @@ class Basis:
         """
         tensors, header = load_tensors(path)
         if header.get("format") != _FORMAT:
-            raise damaged(path, f"its header names the format {header.get('format')!r}")
+            raise DamagedFileError(path, f"its header names the format {header.get('format')!r}")
         niter = header["niter"]
         return cls(
             mean=tensors["mean"],

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_modules.kv.files import damaged, load_tensors, save_tensors
+from lightning_modules.kv.files import DamagedFileError, load_tensors, save_tensors
 
 # Columns of one step of a symmetric product. Only the panels on and above the diagonal are
 # computed, which saves close to half the work once p is several times this.
@@ -93,9 +93,9 @@ class CentredMoments:
         try:
             count, mean, scatter = (tensors[name] for name in ("count", "mean", "scatter"))
         except KeyError as error:
-            raise damaged(path, error) from error
+            raise DamagedFileError(path, error) from error
         if mean.ndim != 1 or scatter.shape != (len(mean), len(mean)):
-            raise damaged(path, f"mean {list(mean.shape)}, scatter {list(scatter.shape)}")
+            raise DamagedFileError(path, f"mean {list(mean.shape)}, scatter {list(scatter.shape)}")
         return cls(count=int(count), mean=mean, scatter=scatter)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_modules.kv.files import damaged, load_tensors, save_tensors
+from lightning_modules.kv.files import DamagedFileError, load_tensors, save_tensors
 from lightning_modules.kv.moments import CentredMoments, Moments
 
 KINDS = ("key", "value")
@@ -95,7 +95,7 @@ class MomentsPair:
                 )
             pair.seconds = float(tensors["seconds"])
         except (KeyError, RuntimeError) as error:
-            raise damaged(path, error) from error
+            raise DamagedFileError(path, error) from error
         return pair
 
     def centred(self) -> CentredPair:

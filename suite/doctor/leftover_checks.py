@@ -19,7 +19,7 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     """Whether cached moments, token streams and tokenizers can be read."""
     cache = exam.home.cache
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
-        ("moments/*/tokens-*.safetensors", _is_whole_safetensors),
+        ("moments/*/*.safetensors", _is_whole_moments),
         ("tokens/*.npy", _is_whole_array),
         ("tokenizers/*.json", _is_json),
     )
@@ -44,16 +44,16 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     yield exam.mendable(what, *map(str, damaged), remedy=remedy, mend=mend)
 
 
-def _is_whole_safetensors(path: Path) -> bool:
-    from safetensors import SafetensorError, safe_open
+def _is_whole_moments(path: Path) -> bool:
+    from lightning_modules.kv.files import DamagedFileError, load_tensors
 
     try:
-        with safe_open(path, framework="np"):
-            return True
+        load_tensors(path)
     except FileNotFoundError:  # removed meanwhile
         return True
-    except (SafetensorError, OSError):
+    except (DamagedFileError, OSError):
         return False
+    return True
 
 
 def _is_whole_array(path: Path) -> bool:

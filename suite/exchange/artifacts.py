@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.atomic import replace_atomically
+from suite.containment import contained
 from suite.errors import SuiteError
 from suite.exchange.layout import FileRecord, check_path
 from suite.tracking.home import Home
@@ -125,4 +126,5 @@ def keep(store: Store, run_id: str, artifact_uri: str, file: Path, path: str) ->
     if target is None:
         store.client.log_artifact(run_id, str(file), path.rpartition("/")[0] or None)
     else:
-        replace_atomically(target / path, lambda fresh: shutil.copyfile(file, fresh))
+        kept = contained(target / path, store.home.artifacts)
+        replace_atomically(kept, lambda fresh: shutil.copyfile(file, fresh))

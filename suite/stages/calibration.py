@@ -6,8 +6,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
+
 from suite.cells import Cell, calibration_cell, pretraining_cells
-from suite.models import ModelSource, find_checkpoint
+from suite.models import MODEL_DIGEST_TAG, ModelSource, find_checkpoint
 from suite.stages.context import StageContext
 from suite.stages.moments import MomentsCache
 from suite.stages.pretraining import model_folder
@@ -79,12 +81,14 @@ def model_sources(context: StageContext, spec: CalibrationSpec) -> list[ModelSou
                 f"its cell {cell.name!r} did not finish"
             )
             continue
+        tags = context.reader.tags([found.run_id]).filter(pl.col("key") == MODEL_DIGEST_TAG)
         sources.append(
             ModelSource(
                 spec=model,
                 folder=model_folder(context, found.run_id),
                 identity=cell.fingerprint,
                 key=key,
+                digest=tags["value"].item() if tags.height else None,
             )
         )
     return sources

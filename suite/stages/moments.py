@@ -187,17 +187,17 @@ def _file(folder: Path, tokens: int) -> Path:
 
 def _readable(path: Path) -> bool:
     """Whether a file of moments is there and whole; a damaged one is reported and removed."""
-    from safetensors import SafetensorError, safe_open
+    from lightning_modules.kv.files import DamagedFileError, load_tensors
 
     if not path.is_file():
         return False
     try:
-        with safe_open(path, framework="np"):
-            return True
-    except SafetensorError as error:
-        warnings.warn(f"{path} is damaged ({error}); it is made again", stacklevel=2)
+        load_tensors(path)
+    except DamagedFileError as error:
+        warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
         path.unlink()
         return False
+    return True
 
 
 def _largest_below(folder: Path, tokens: int) -> MomentsPair | None:

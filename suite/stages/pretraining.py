@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from lightning_modules.looplm.sizes import resolve
 from lightning_modules.schedule import PretrainingPlan
+from suite.atomic import replace_folder_atomically
 from suite.cells import Cell, pretraining_cells
+from suite.containment import contained_folder
 from suite.corpora.tokens import Tokens
 from suite.errors import SuiteError
+from suite.models import MODEL_DIGEST_TAG, folder_digest
 from suite.stages.context import StageContext, TrackedCell
 from suite.stages.trainers import make_trainer
-from suite.stopping import StopRequested
 from suite.study import PretrainingSpec, SizeSpec
 from suite.tracking.recorder import RunRecorder
 
@@ -109,7 +111,10 @@ def _train(
     tokenizer = context.materials.tokenizer()
     resumed = None
     if tracked is not None:
-        resumed = newest_checkpoint(context.home.checkpoints / tracked.run_id)
+        resumed = newest_checkpoint(
+            context.home.checkpoints / tracked.run_id,
+            report=lambda text: context.display.note(f"note    {text}"),
+        )
     recorder = context.begin(
         cell,
         tracked,
@@ -117,7 +122,8 @@ def _train(
         trainer=spec.trainer,
         datasets=[context.materials.dataset(spec.corpus, "training")],
     )
-    folder = context.home.checkpoints / recorder.run_id
+    checkpoints = context.home.checkpoints
+    folder = contained_folder(checkpoints / recorder.run_id, checkpoints)
     folder.mkdir(parents=True, exist_ok=True)
 
     with context.display.task(label, plan.tokens) as advance:
@@ -155,13 +161,17 @@ def _train(
                 ckpt_path=resumed[0] if resumed else None,
                 weights_only=True,
             )
-            if context.stop.requested:
-                raise StopRequested
+            context.stop.check()
             if module.evaluated_at != plan.tokens:
                 trainer.validate(module, datamodule=data, verbose=False)
             if trainer.is_global_zero:
-                module.model.save_pretrained(folder / "model")
-                tokenizer.save(folder / "model")
+
+                def save_model(fresh: Path) -> None:
+                    module.model.save_pretrained(fresh)
+                    tokenizer.save(fresh)
+
+                replace_folder_atomically(folder / "model", save_model)
+                recorder.set_tags({MODEL_DIGEST_TAG: folder_digest(folder / "model")})
 
         finished = context.attempt(cell, recorder, work)
     if finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from suite.cells import Cell
+from suite.containment import contained_folder
 from suite.errors import InputError
 from suite.reports.build import Report, build_report
 from suite.reports.manifest import MANIFEST_NAME, digest_of, read_manifest
@@ -20,7 +21,7 @@ def run_report(context: StageContext) -> Report | None:
         The new report, or none where the old one stands.
     """
     study = context.study
-    out = context.home.reports / study.name
+    out = contained_folder(context.home.reports / study.name, context.home.reports)
     manifest = out / MANIFEST_NAME
     if _is_current(context, manifest):
         return None

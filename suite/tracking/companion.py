@@ -108,6 +108,8 @@ class Companion:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=environment,
+                # before it can ignore the signals that are meant for the worker
+                start_new_session=True,
             )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 

@@ -114,7 +114,11 @@ class Provenance:
         return f"{PROVENANCE_TAG}{number}", json.dumps(code, sort_keys=True)
 
     def files(self) -> dict[str, bytes]:
-        """Files to keep with an attempt, by name: the whole environment, and the diff."""
+        """Files to keep with an attempt, by name, in the order in which to keep them.
+
+        The environment holds the digest of the diff and comes after it: where there is an
+        environment, the diff was kept too, whatever cut the attempt off.
+        """
         checkout, diff = self.checkout, self.checkout.diff
         document = {
             "suite": {"version": self.version, "source": self.source},
@@ -134,8 +138,8 @@ class Provenance:
             "python": self.python,
             "packages": dict(sorted(self.packages.items())),
         }
-        files = {ENVIRONMENT_NAME: (json.dumps(document, indent=1) + "\n").encode()}
-        return files if diff is None else files | {DIFF_NAME: diff.content}
+        kept = {} if diff is None else {DIFF_NAME: diff.content}
+        return kept | {ENVIRONMENT_NAME: (json.dumps(document, indent=1) + "\n").encode()}
 
 
 def attempt_folder(number: int) -> str:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from suite.atomic import replace_atomically
+from suite.containment import contained
 from suite.errors import SuiteError
 from suite.tracking.companion import Companion
 from suite.tracking.home import Home
@@ -302,12 +303,8 @@ class Store:
             self._call(lambda: self.client.log_artifact(run_id, str(file), folder or None))
             return
         location = self._artifact_uris[run_id].removeprefix(_LOCAL_SCHEME).lstrip("/")
-        target = self.home.artifacts / location / folder / file.name
-        if ".." in target.parts:
-            raise SuiteError(
-                f"run {run_id} keeps its artifacts at {self._artifact_uris[run_id]!r}, outside of "
-                "the home; its record in the store was edited"
-            )
+        artifacts = self.home.artifacts
+        target = contained(artifacts / location / folder / file.name, artifacts)
         replace_atomically(target, lambda fresh: shutil.copyfile(file, fresh))
 
     def keeps_artifacts(self, run_id: str) -> bool:

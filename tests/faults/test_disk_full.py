@@ -119,7 +119,8 @@ def fill_and_free(
     assert job.code() == 0, said(job)
     assert not problems, "\n".join(problems)
     assert complaints(home, reference.home) == []
-    assert preloaded.run("verify", study, "--home", str(home)).code() == 0
+    job = preloaded.run("verify", study, "--home", str(home))
+    assert job.code() == 0, said(job)
 
 
 def test_a_full_disk_is_named_and_training_goes_on_when_it_has_space(

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
 
+from lightning_modules.kv.files import save_tensors
 from suite.doctor.inventory import size_text, take_inventory
 from suite.stages.moments import _readable
 from suite.tracking.home import Home
@@ -25,7 +26,7 @@ def cached(home: Home) -> dict[str, Path]:
     }
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
-    save_file({"sum": np.ones((16, 16))}, files["moments"])
+    save_tensors(files["moments"], {"sum": torch.ones(16, 16)})
     np.save(files["tokens"], np.arange(1_000, dtype=np.uint16))
     np.save(files["ends"], np.array([1_000]))
     files["tokenizers"].write_text(json.dumps({"model": {"vocab": {"a": 0}}}))

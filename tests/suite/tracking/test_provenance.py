@@ -250,6 +250,8 @@ def test_the_file_holds_everything_about_an_attempt() -> None:
         "packages": {"torch": "2.13.0", "numpy": "2.4.6", "extra": "0.1"},
     }
     assert SAMPLE.files()["diff.patch"] == b"diff --git a/x b/x\n"
+    # an attempt that was cut off between the two must not look like one whose diff was removed
+    assert list(SAMPLE.files()) == ["diff.patch", "environment.json"]
 
 
 def test_the_file_and_the_tag_of_an_attempt_say_the_same() -> None:
