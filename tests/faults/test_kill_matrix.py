@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,24 +177,23 @@ def matrix(
     return Matrix(preloaded, undisturbed, new_home)
 
 
-def moments(chance: random.Random, seconds: tuple[float, ...], number: int) -> list[Kill]:
-    """Kills spread over the stages by the time that they take, in order."""
-    drawn = []
-    for position in range(number):
-        stage = chance.choices(range(len(seconds)), seconds)[0]
-        drawn.append(
-            Kill(
-                stage=stage,
-                delay=seconds[stage] * chance.uniform(0.0, 0.9),
-                group=position % 2 == 0,
-                companion=chance.random() < 0.5,
-            )
+def moments(chance: random.Random, seconds: Sequence[float], stages: Sequence[int]) -> list[Kill]:
+    """Kills at random moments of stages, in order; the companion dies in every other one."""
+    drawn = [
+        Kill(
+            stage=stage,
+            delay=seconds[stage] * chance.uniform(0.0, 0.9),
+            group=position % 2 == 0,
+            companion=chance.random() < 0.5,
         )
+        for position, stage in enumerate(stages)
+    ]
     return sorted(drawn, key=lambda planned: (planned.stage, planned.delay))
 
 
 def test_a_few_kills_leave_no_trace(matrix: Matrix, undisturbed: Undisturbed) -> None:
-    early, late = moments(random.Random(11), undisturbed.seconds, 2)
+    stages = [NAMES.index("pretrain 2"), NAMES.index("search")]
+    early, late = moments(random.Random(11), undisturbed.seconds, stages)
     plan = [early, Kill(at=AIMED["its end is sent, and not noted"], companion=True), late]
     matrix.run(plan)
     assert matrix.problems == []
@@ -207,9 +206,11 @@ def test_forty_kills_over_all_stages_leave_no_trace(
     matrix: Matrix, undisturbed: Undisturbed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(40)
+    stages = [number % len(NAMES) for number in range(40)]
+    chance.shuffle(stages)
     done = 0
     for number in range(10):
-        plan = moments(chance, undisturbed.seconds, 4)
+        plan = moments(chance, undisturbed.seconds, stages[4 * number : 4 * number + 4])
         if number % 3 == 1:  # moments by what the disk has, not by the clock
             plan = [replace(each, touch=chance.randrange(1, 500), stage=0) for each in plan]
         elif number % 5 == 0:
@@ -224,6 +225,7 @@ def test_forty_kills_over_all_stages_leave_no_trace(
             print(f"  {name:16} {matrix.hits[name]:3} kills")
     assert matrix.problems == []
     assert matrix.hits.total() == 40
+    assert len(matrix.hits) > len(NAMES) / 2, "they are spread over the study"
 
 
 # What the process has just done, or is about to do, when it dies; in the order of a study.

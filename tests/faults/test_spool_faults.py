@@ -167,6 +167,7 @@ def test_a_run_is_not_gone_on_with_while_its_spool_may_still_grow(store: Store) 
     assert steps(store, first.run_id) == [10]
 
 
+@pytest.mark.slow
 def test_a_home_that_is_copied_with_a_full_spool_goes_on_like_the_original(
     preloaded: Preloaded, new_home: Callable[[str], Path], tmp_path: Path
 ) -> None:
