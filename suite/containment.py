@@ -42,5 +42,5 @@ def _require_inside(path: Path, folder: Path) -> None:
     if not inside:
         raise SuiteError(
             f"{path} leads out of {folder}, to {place}, where nothing may be written; remove the "
-            "link"
+            "link, or import the run again if its record was edited"
         )

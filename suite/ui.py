@@ -18,6 +18,7 @@ from suite.errors import InputError
 from suite.stopping import StopFlag
 from suite.terminal import say
 from suite.tracking.home import Home
+from suite.tracking.reader import without_password
 
 LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.2
@@ -57,7 +58,10 @@ def serve(home: Home, *, port: int, host: str = LOOPBACK, allowed_hosts: Sequenc
             address cannot be had, or it would let others in without being asked to.
     """
     if home.is_server:
-        raise InputError(f"the tracking store is a server with its own pages: {home.tracking_uri}")
+        raise InputError(
+            "the tracking store is a server with its own pages: "
+            f"{without_password(home.tracking_uri)}"
+        )
     if home.owns_database and not home.database.exists():
         raise InputError(f"{home.root} holds no runs yet; start with `suite run demo`")
     names = [_checked_name(name) for name in allowed_hosts]

@@ -12,8 +12,9 @@ from suite.doctor.examination import TRASH, Examination
 from suite.doctor.findings import Finding, note, ok
 from suite.doctor.inventory import folder_size, size_text
 from suite.doctor.store_checks import NOT_READ
-from suite.doctor.stored import StoredRun, look_up, shown_uri
+from suite.doctor.stored import StoredRun, look_up
 from suite.tracking.origins import RUN_ID_TAG
+from suite.tracking.reader import without_password
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -63,7 +64,7 @@ def _of_deleted(exam: Examination, folder: Path, run: StoredRun) -> Finding:
 
 
 def _of_absent(exam: Examination, folders: list[Path], total: int) -> Finding:
-    uri = shown_uri(exam.home.tracking_uri)
+    uri = without_password(exam.home.tracking_uri)
     what = f"{len(folders):,} folder(s) of checkpoints belong to runs that {uri} does not have"
     where = tuple(f"{folder}, {size_text(folder_size(folder))}" for folder in folders)
     if len(folders) == total and not exam.at_work():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from suite.doctor.findings import Finding
-from suite.doctor.stored import shown_uri
+from suite.tracking.reader import without_password
 
 _SECONDS = 5.0
 
@@ -34,7 +34,7 @@ def ask(uri: str) -> Answer:
     Raises:
         OSError: if nothing answers within seconds; an answer that refuses is one.
     """
-    address = f"{shown_uri(uri).rstrip('/')}/version"  # urllib takes a password for a port
+    address = f"{without_password(uri).rstrip('/')}/version"  # urllib takes a password for a port
     before = time.time()
     try:
         with urllib.request.urlopen(address, timeout=_SECONDS) as response:
@@ -70,7 +70,7 @@ def find_unreachable(uri: str) -> Finding | None:
             return None
         return Finding(
             severity="error",
-            what=f"the MLflow server {shown_uri(uri)} does not answer ({reason})",
+            what=f"the MLflow server {without_password(uri)} does not answer ({reason})",
             remedy="start it, or set MLFLOW_TRACKING_URI to one that runs; what runs log "
             "meanwhile waits in the home's spool, and is kept",
         )

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from suite.doctor.examination import Examination
 from suite.doctor.findings import Finding, note, ok
-from suite.doctor.stored import StoredRun, look_up, shown_uri
+from suite.doctor.stored import StoredRun, look_up
 from suite.errors import SuiteError
 from suite.tracking.drain import replay
 from suite.tracking.processes import this_process
+from suite.tracking.reader import without_password
 from suite.tracking.spool import SpoolFile, spools
 from suite.tracking.store import now_ms
 
@@ -77,7 +78,7 @@ def _unsent(
     if run_id not in known:
         return Finding(
             severity="warning",
-            what=f"{what}, but {shown_uri(exam.home.tracking_uri)} does not know the run",
+            what=f"{what}, but {without_password(exam.home.tracking_uri)} does not know the run",
             where=where,
             remedy="set MLFLOW_TRACKING_URI to the store that it was begun in, and do this again; "
             "or remove the files",

@@ -17,10 +17,10 @@ from suite.doctor.examination import Examination
 from suite.doctor.findings import Finding, note, ok
 from suite.doctor.inventory import size_text
 from suite.doctor.revisions import head_revision, revision_order
-from suite.doctor.stored import is_server, shown_uri
+from suite.doctor.stored import is_server
 from suite.doctor.upgrade import upgrade
 from suite.errors import SuiteError
-from suite.tracking.reader import open_reader
+from suite.tracking.reader import open_reader, without_password
 
 NOT_READ = "not looked at: the tracking store cannot be read"
 
@@ -53,7 +53,7 @@ def check_store(exam: Examination) -> Iterator[Finding]:
     exam.schema_fits = is_server(uri)  # its server sees to that; of a database the next check
     studies = exam.runs.filter(pl.col("kind").is_not_null())["study"].unique().to_list()
     exam.hold(studies)
-    yield ok(f"{shown_uri(uri)}: {exam.runs.height:,} runs; {len(studies)} studies")
+    yield ok(f"{without_password(uri)}: {exam.runs.height:,} runs; {len(studies)} studies")
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -209,7 +209,7 @@ def _behind(exam: Examination, revision: str, what: str) -> Finding:
             severity="error",
             what=what,
             remedy="this database is not the home's own, and others may work with it; make a "
-            f"backup, and run `mlflow db upgrade {shown_uri(home.tracking_uri)}`",
+            f"backup, and run `mlflow db upgrade {without_password(home.tracking_uri)}`",
         )
     return exam.mendable(
         what,

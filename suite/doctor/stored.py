@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
 
 import sqlalchemy as sa
 
@@ -50,17 +49,6 @@ class Newest:
 def is_server(uri: str) -> bool:
     """Whether a tracking URI names an MLflow server."""
     return uri.startswith(("http:", "https:"))
-
-
-def shown_uri(uri: str) -> str:
-    """A tracking URI without its password."""
-    if is_server(uri):
-        parts = urlsplit(uri)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    try:
-        return sa.make_url(uri).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
-        return uri
 
 
 def look_up(uri: str, run_ids: Iterable[str]) -> dict[str, StoredRun]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from suite.tracking.frames import (
     typed_frame,
     with_infinities,
 )
+from suite.tracking.mlflow_client import make_client
 from suite.tracking.patience import PATIENCE_VARIABLE, TrackerAwayError, patience, patiently
 from suite.tracking.reader import TEXT_SCHEMA, without_password
 
@@ -50,15 +50,9 @@ class ClientReader:
     """
 
     def __init__(self, uri: str) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        # each request is tried again here, for as long as the user's patience says
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        from mlflow import MlflowClient
-
         self._uri = uri
         self._shown = without_password(uri)
-        self._client = MlflowClient(tracking_uri=uri)
+        self._client = make_client(uri)
 
     def check(self) -> None:
         """See at once whether an MLflow server answers.

@@ -136,9 +136,10 @@ def mark_superseded(points: pl.DataFrame, attempts: pl.DataFrame) -> pl.DataFram
 
 def live(curves: pl.DataFrame) -> pl.DataFrame:
     """Points that count: not superseded, and one (the newest) for each run, key and step."""
+    point = pl.struct("run_id", "key", "step")
     return (
         curves.filter(~pl.col("superseded"))
         .sort("run_id", "key", "step", "timestamp", maintain_order=True)
-        .unique(["run_id", "key", "step"], keep="last", maintain_order=True)
+        .filter((point != point.shift(-1)).fill_null(True))
         .select(list(POINT_SCHEMA))
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from suite.containment import contained
 from suite.errors import SuiteError
 from suite.tracking.companion import Companion
 from suite.tracking.home import Home
+from suite.tracking.mlflow_client import make_client
 from suite.tracking.patience import TrackerAwayError, patiently
 from suite.tracking.patience import patience as default_patience
 from suite.tracking.reader import Reader, open_reader
@@ -368,15 +368,7 @@ def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _client(home: Home) -> MlflowClient:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # Patience is the store's own: MLflow's retries would start a second run when an answer is
-    # lost, and two minutes for one request hold up the end of a cell.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     import logging
-
-    from mlflow import MlflowClient
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # it prints a traceback for each lock that it meets; what lasts is raised, and told once
@@ -387,12 +379,10 @@ def _client(home: Home) -> MlflowClient:
             # A process that is killed while it makes the schema leaves one that MLflow can
             # neither use nor mend, so the file gets its name when it is whole.
             replace_atomically(home.database, _make_database)
-        client = MlflowClient(tracking_uri=home.tracking_uri)
+        client = make_client(home.tracking_uri)
         client.search_experiments(max_results=1)  # checks the schema, under the lock
     return client
 
 
 def _make_database(path: Path) -> None:
-    from mlflow import MlflowClient
-
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments(max_results=1)
+    make_client(f"sqlite:///{path}").search_experiments(max_results=1)

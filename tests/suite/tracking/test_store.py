@@ -165,7 +165,7 @@ def test_artifacts_do_not_follow_an_edited_location_out_of_the_home(
     with sqlite3.connect(home.database) as database:
         database.execute("UPDATE runs SET artifact_uri = 'mlflow-artifacts:/../../out'")
     (tmp_path / "note").write_text("x")
-    with pytest.raises(SuiteError, match="outside of the home"):
+    with pytest.raises(SuiteError, match=r"leads out of .*home/artifacts"):
         Store(home).log_artifact(run_id, tmp_path / "note")
     assert not (home.root.parent / "out").exists()
 
