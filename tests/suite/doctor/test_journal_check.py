@@ -92,8 +92,8 @@ def test_a_lock_that_was_left_behind_is_removed(
     lock = journal.with_name("optuna.journal.lock")
     lock.symlink_to("/an/old/place/optuna.journal" if moved else journal)
     finding = examine(home).only("searches").finding
-    assert finding.severity == ("error" if moved else "warning")
-    assert ("would wait for ever" in finding.what) == moved
+    assert finding.severity == "warning"
+    assert "a lock of Optuna's own" in finding.what
     with home.hold("demo"):
         assert examine(home, fix=True).left == []
         assert lock.is_symlink()
