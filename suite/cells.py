@@ -150,7 +150,9 @@ def calibration_cell(
             "budgets": list(spec.budgets),
             "niter": str(niter),
             "rank": spec.rank,
+            "oversampling": spec.oversampling,
             "evaluation_tokens": spec.evaluation_tokens,
+            "intervals": spec.intervals,
         },
         labels={
             "model": {"label": label},
@@ -169,6 +171,8 @@ def moments_settings(
         "sequence_length": spec.sequence_length,
         "batch_size": spec.batch_size,
         "sinks": spec.sinks,
+        "drop_last": spec.drop_last,
+        "documents": asdict(spec.documents),
         "precision": spec.trainer.precision,
         "seed": materials.study.seed,
     }

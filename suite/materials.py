@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.errors import InputError
-from suite.study import CalibrationSpec, Study
+from suite.study import CalibrationSpec, CorpusSpec, Study
 from suite.tracking.home import Home
 from suite.tracking.store import DatasetRecord
 
 if TYPE_CHECKING:
-    from suite.corpora import Corpus, Split, Tokenizer, TokenStream
+    from suite.corpora import Corpus, Mixture, Split, Tokenizer, TokenStream
     from suite.corpora.tokens import CalibrationPiece
 
 
@@ -31,8 +32,17 @@ class Materials:
         self._corpora: dict[str, Corpus] = {}
         self._tokenizer: Tokenizer | None = None
 
-    def corpus(self, name: str) -> Corpus:
-        """A corpus of the study, by name."""
+    def corpus(self, name: str) -> Corpus | Mixture:
+        """A corpus or a mixture of the study, by name."""
+        from suite.corpora import Mixture
+
+        spec = self.study.corpora[name]
+        if spec.source != "mixture":
+            return self._plain(name)
+        shares = tuple((self._plain(part), weight) for part, weight in spec.of.items())
+        return Mixture(name=name, shares=shares)
+
+    def _plain(self, name: str) -> Corpus:
         from suite.corpora import load_corpus
 
         if name not in self._corpora:
@@ -48,7 +58,7 @@ class Materials:
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(
                 pretraining.tokenizer,
-                corpus=self.corpus(pretraining.corpus),
+                corpus=self._plain(pretraining.corpus),
                 cache=self.home.cache,
                 key="pretraining.tokenizer",
                 base=self.base,
@@ -61,7 +71,7 @@ class Materials:
 
         assert self.study.pretraining is not None
         return token_stream(
-            self.corpus(self.study.pretraining.corpus),
+            self._plain(self.study.pretraining.corpus),
             split,
             self.tokenizer(),
             cache=self.home.cache,
@@ -77,37 +87,38 @@ class Materials:
         *,
         key: str | None = None,
     ) -> list[CalibrationPiece]:
-        """Pieces of documents in their seeded order, until they hold enough kept tokens.
+        """Sequences of documents in the order of the study, until they hold enough kept tokens.
 
         The last batch is whole where the corpus allows it: how a sequence is padded can change
         its last bits, and no budget may change those of another.
 
         Args:
-            corpus: name of the corpus.
+            corpus: name of the corpus or mixture.
             split: side of it.
             tokenizer: the model's.
-            tokens: kept tokens, the sinks of each piece left out.
+            tokens: kept tokens: those of each sequence but its sinks and its dropped last ones.
             spec: the calibration stage.
             key: key path to blame; default that of the stage's budgets or evaluation tokens.
 
         Raises:
             InputError: if the documents have fewer; the message says how many.
         """
-        from suite.corpora import pieces
+        from suite.corpora import Cut, ExhaustedError, select_documents
 
+        how = Cut(sequence_length=spec.sequence_length, sinks=spec.sinks, drop_last=spec.drop_last)
+        documents = select_documents(
+            self.corpus(corpus).parts(split), tokenizer, spec.documents, how, seed=self.study.seed
+        )
         found: list[CalibrationPiece] = []
-        kept = 0
-        for piece in pieces(
-            self.corpus(corpus).side(split),
-            tokenizer,
-            sequence_length=spec.sequence_length,
-            seed=self.study.seed,
-        ):
-            if kept >= tokens and len(found) % spec.batch_size == 0:
-                break
-            if len(piece) > spec.sinks:
+        kept, ended = 0, ""
+        try:
+            for piece in itertools.chain.from_iterable(documents):
+                if kept >= tokens and len(found) % spec.batch_size == 0:
+                    break
                 found.append(piece)
-                kept += len(piece) - spec.sinks
+                kept += how.kept(piece)
+        except ExhaustedError as error:
+            ended = f", where those of {error.stratum} end"
         if kept >= tokens:
             return found
         side, blamed = (
@@ -116,8 +127,8 @@ class Materials:
             else ("held-out", "calibration.evaluation_tokens")
         )
         raise InputError(
-            f"got {tokens:,} tokens; the {side} documents of {corpus!r} give {kept:,} without the "
-            f"first {spec.sinks} of each sequence, so at most that many",
+            f"got {tokens:,} tokens; the {side} documents of {corpus!r} give {kept:,} "
+            f"without the {_left_out(spec)} of each sequence{ended}, so at most that many",
             key=key or blamed,
         )
 
@@ -128,10 +139,22 @@ class Materials:
         return DatasetRecord(
             name=name,
             digest=corpus.digest,
-            source=f"{spec.source}:{spec.path or name}",
+            source=f"{spec.source}:{_source(name, spec)}",
             context=context,
             profile={
                 "num_documents": corpus.num_documents,
                 "num_characters": corpus.num_characters,
             },
         )
+
+
+def _left_out(spec: CalibrationSpec) -> str:
+    """Positions of a sequence that do not count, in words."""
+    first = f"first {spec.sinks}"
+    return f"{first} and the last {spec.drop_last}" if spec.drop_last else first
+
+
+def _source(name: str, spec: CorpusSpec) -> str:
+    if spec.source == "mixture":
+        return " + ".join(f"{weight:g} {part}" for part, weight in spec.of.items())
+    return spec.path or name

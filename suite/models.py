@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from suite.corpora.places import find_folder, is_file
@@ -131,13 +131,14 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
     """Locate a checkpoint and digest it, without loading the model.
 
     Args:
-        spec: a model with ``path``.
+        spec: a model with ``path``, which may also lead to a GGUF file.
         base: folder that relative paths start from.
         key: key path in the study file.
 
     Raises:
         InputError: if there is no such folder, file or hub repository.
     """
+    spec = _with_gguf_file(spec)
     assert spec.path is not None
     folder = find_folder(spec.path, base=base)
     if spec.gguf_file is not None:
@@ -184,22 +185,50 @@ def _hub_commit(spec: ModelSpec, key: str) -> str:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(
-            str(spec.path),
-            revision=spec.revision or "main",
-            trust_remote_code=spec.trust_remote_code,
-        )
+        if spec.gguf_file is not None:
+            commit = _gguf_commit(str(spec.path), spec.gguf_file, spec.revision or "main")
+        else:
+            config = AutoConfig.from_pretrained(
+                str(spec.path),
+                revision=spec.revision or "main",
+                trust_remote_code=spec.trust_remote_code,
+            )
+            commit = config._commit_hash
     except Exception as error:
         raise InputError(
             f"cannot find the model {spec.path!r} on the hub ({type(error).__name__}); give a hub "
             "id that exists, a local folder, or set revision to a commit that is cached",
             key=f"{key}.path",
         ) from error
-    if config._commit_hash is None:
+    if commit is None:
         raise InputError(
             f"the commit of {spec.path!r} is not known; set revision to one", key=f"{key}.revision"
         )
-    return str(config._commit_hash)
+    return str(commit)
+
+
+def _gguf_commit(path: str, gguf_file: str, revision: str) -> str | None:
+    """Commit of a hub repository with a GGUF file, which need have no configuration beside it.
+
+    The file is not fetched: a header of the hub's answer tells, or the cache does.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from transformers.utils.hub import extract_commit_hash
+
+    try:
+        return get_hf_file_metadata(hf_hub_url(path, gguf_file, revision=revision)).commit_hash
+    except Exception:
+        # offline, or a hub that cannot be reached; what is cached may still do
+        file = hf_hub_download(path, gguf_file, revision=revision, local_files_only=True)
+        return extract_commit_hash(file, None)
+
+
+def _with_gguf_file(spec: ModelSpec) -> ModelSpec:
+    """The same with the file named apart, where ``path`` leads to a GGUF file itself."""
+    if spec.gguf_file is not None or not str(spec.path).lower().endswith(".gguf"):
+        return spec
+    file = PurePosixPath(str(spec.path))
+    return replace(spec, path=str(file.parent), gguf_file=file.name)
 
 
 def check_shape(declared: KVShape | None, *, key_width: int, key: str) -> None:
@@ -225,7 +254,8 @@ def check_rank(study: Study, layout: KVLayout, *, key: str) -> None:
     Raises:
         InputError: naming the rank and the width.
     """
-    width = min(layout.key_width, layout.value_width)
+    widths = {"key": layout.key_width, "value": layout.value_width}
+    width = min(widths[kind] for kind in layout.kinds)
     position = int(key.split("[")[1].rstrip("]"))
     asked = {"calibration.rank": study.calibration.rank if study.calibration else 0}
     for number, search in enumerate(study.searches):

@@ -22,6 +22,7 @@ from suite.terminal import shown
 
 _STATE_BYTES = 16  # float32 weights, gradients and AdamW's two averages, a parameter
 _ACTIVATION_BYTES = {"32-true": 4, "64-true": 8}
+_DEVICES = {"H100": 80e9, "H200": 141e9}  # bytes of memory, as their makers state it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +266,16 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     )
     if any(cell.double_flops for cell in plan.cells):
         console.print("Passes that calibration cells share are counted with the first of them.")
+    if needed := [cell.memory for cell in plan.cells if cell.memory is not None]:
+        console.print(
+            f"The largest cell needs {format_bytes(max(needed))} on one device: "
+            + ", ".join(
+                f"{'fits' if max(needed) <= memory else 'does not fit'} an {name} "
+                f"({format_bytes(memory)})"
+                for name, memory in _DEVICES.items()
+            )
+            + "."
+        )
     if plan.cache_bytes:
         console.print(f"KV moments take {format_bytes(plan.cache_bytes)} in the home's cache.")
     if plan.searches:

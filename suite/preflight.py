@@ -15,7 +15,7 @@ def check_corpora(materials: Materials) -> None:
         InputError: for the first that cannot be read, is empty, or cannot be split.
     """
     for name in materials.study.corpora:
-        _ = materials.corpus(name).train
+        _ = materials.corpus(name).parts("train")
 
 
 def check_devices(study: Study) -> None:

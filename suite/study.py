@@ -23,21 +23,24 @@ class CorpusSpec:
     """Where text comes from and how it is split.
 
     Attributes:
-        source: ``embedded`` (shipped text), ``files`` (txt, jsonl, parquet) or ``hub``
-            (Hugging Face ``datasets``).
+        source: ``embedded`` (shipped text), ``files`` (txt, jsonl, parquet), ``hub``
+            (Hugging Face ``datasets``) or ``mixture`` (other corpora of the study, for
+            calibration).
         path: embedded name (default: the corpus's own key), a glob of files relative to the
             study file, or a hub dataset id or local folder of parquet files.
         name: configuration of a hub dataset, such as ``sample-10BT``.
         split: split of a hub dataset.
-        column: text column of jsonl, parquet and hub rows.
+        column: text column of jsonl, parquet and hub rows; one that holds lists of texts gives
+            a document for each.
         where: row filters such as ``language_score >= 0.95``; all must hold.
         shuffle_seed: seed of the streaming shuffle of a hub dataset; none keeps its order.
         revision: commit or tag of a hub dataset.
         max_documents: at most this many documents are read.
         held_out: share of documents kept for evaluation, chosen by a stable hash of the text.
+        of: corpora of a mixture, and their shares of its tokens, relative to each other.
     """
 
-    source: Literal["embedded", "files", "hub"]
+    source: Literal["embedded", "files", "hub", "mixture"]
     path: str | None = None
     name: str | None = None
     split: str = "train"
@@ -47,6 +50,7 @@ class CorpusSpec:
     revision: str | None = None
     max_documents: Positive | None = None
     held_out: Share = 0.1
+    of: dict[str, PositiveFloat] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +265,24 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DocumentsSpec:
+    """Which documents a calibration takes, by their length in tokens of the model.
+
+    Attributes:
+        least: shorter documents are left out.
+        most: longer ones are left out; none keeps them all.
+        long_from: documents of at least this many tokens are the long ones of ``long_share``.
+        long_share: share of the tokens that comes from long documents; none takes documents as
+            they come.
+    """
+
+    least: Positive = 1
+    most: Positive | None = None
+    long_from: Positive | None = None
+    long_share: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CalibrationSpec:
     """KV-cache bases: models x calibration corpora x niter, over token budgets.
 
@@ -274,6 +296,11 @@ class CalibrationSpec:
         sequence_length: tokens a sequence, at most; longer documents are cut into pieces.
         batch_size: sequences a forward pass.
         sinks: first positions of each sequence that are left out (attention sinks).
+        drop_last: last positions of each sequence that are left out.
+        documents: see DocumentsSpec; for calibration and for evaluation.
+        oversampling: columns of the randomised SVD beyond the rank.
+        intervals: groups of evaluation documents for the jackknife interval of the errors; 0
+            gives none.
         evaluation_tokens: kept tokens of each evaluation corpus.
         trainer: see TrainerSpec.
     """
@@ -287,6 +314,10 @@ class CalibrationSpec:
     sequence_length: Annotated[int, Ge(2)] = 1024
     batch_size: Positive = 4
     sinks: Annotated[int, Ge(0)] = 4
+    drop_last: Annotated[int, Ge(0)] = 0
+    documents: DocumentsSpec = field(default_factory=DocumentsSpec)
+    oversampling: Annotated[int, Ge(0)] = 0
+    intervals: Annotated[int, Ge(0)] = 0
     evaluation_tokens: Positive = 16_384
     trainer: TrainerSpec = field(default_factory=TrainerSpec)
 

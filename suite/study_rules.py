@@ -5,10 +5,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from suite.errors import InputError
-from suite.study import CalibrationSpec, LawSpec, ModelSpec, PretrainingSpec, SearchSpec, Study
+from suite.study import (
+    CalibrationSpec,
+    CorpusSpec,
+    LawSpec,
+    ModelSpec,
+    PretrainingSpec,
+    SearchSpec,
+    Study,
+)
 from suite.terminal import shown
 
 _LONGEST_NAME = 100
@@ -41,7 +49,13 @@ def check_study(study: Study) -> None:
     if not study.corpora:
         raise InputError("got {}; a study needs at least one corpus", key="corpora")
     for name, spec in study.corpora.items():
-        if spec.source != "embedded" and spec.path is None:
+        if spec.source == "mixture":
+            _check_mixture(study, name, spec)
+        elif spec.of:
+            raise InputError(
+                f"got {dict(spec.of)}; only the source mixture has parts", key=f"corpora.{name}.of"
+            )
+        elif spec.source != "embedded" and spec.path is None:
             raise InputError(
                 f"this key is missing; source {spec.source!r} needs it", key=f"corpora.{name}.path"
             )
@@ -101,6 +115,51 @@ def _check_corpus(study: Study, corpus: str, key: str) -> None:
         )
 
 
+def _check_mixture(study: Study, name: str, spec: CorpusSpec) -> None:
+    key = f"corpora.{name}.of"
+    if len(spec.of) < 2:
+        raise InputError(
+            f"got {dict(spec.of)}; a mixture needs at least two corpora of the study and their "
+            "shares, such as {fineweb: 0.5, openr1: 0.5}",
+            key=key,
+        )
+    for part in spec.of:
+        _check_corpus(study, part, f"{key}.{part}")
+        if study.corpora[part].source == "mixture":
+            raise InputError("is a mixture itself; name its corpora here", key=f"{key}.{part}")
+    defaults = CorpusSpec(source="mixture")
+    for field in fields(spec):
+        if field.name not in ("source", "of") and getattr(spec, field.name) != getattr(
+            defaults, field.name
+        ):
+            raise InputError(
+                f"got {getattr(spec, field.name)!r}; a mixture has only source and of, so set it "
+                "at its corpora",
+                key=f"corpora.{name}.{field.name}",
+            )
+
+
+def _check_documents(calibration: CalibrationSpec) -> None:
+    """Refuse lengths of documents that exclude each other."""
+    spec, key = calibration.documents, "calibration.documents"
+    if spec.most is not None and spec.most < spec.least:
+        raise InputError(
+            f"got {spec.most}; documents have at least {spec.least} tokens (least), so give at "
+            "least that",
+            key=f"{key}.most",
+        )
+    for one, other in (("long_from", "long_share"), ("long_share", "long_from")):
+        if getattr(spec, one) is not None and getattr(spec, other) is None:
+            raise InputError(f"this key is missing; it goes with {one}", key=f"{key}.{other}")
+    most = float("inf") if spec.most is None else spec.most
+    if spec.long_from is not None and not spec.least < spec.long_from <= most:
+        raise InputError(
+            f"got {spec.long_from}; documents have {spec.least} to {most:,} tokens, and some must "
+            "be shorter than that and some not",
+            key=f"{key}.long_from",
+        )
+
+
 def _refuse_repeats(
     values: Iterable[object], key: str, cure: str = "each may be given once"
 ) -> None:
@@ -135,6 +194,12 @@ def _check_pretraining(study: Study, pretraining: PretrainingSpec) -> None:
     from lightning_modules.looplm.sizes import resolve
 
     _check_corpus(study, pretraining.corpus, "pretraining.corpus")
+    if study.corpora[pretraining.corpus].source == "mixture":
+        raise InputError(
+            f"got {pretraining.corpus!r}, a mixture; mixtures are for calibration, so name one of "
+            "its corpora",
+            key="pretraining.corpus",
+        )
     smallest_vocabulary = vocabulary(pretraining) or 1
     for position, size in enumerate(pretraining.sizes):
         _check_name(size.name, f"pretraining.sizes[{position}].name")
@@ -319,12 +384,23 @@ def _check_calibration(study: Study, calibration: CalibrationSpec) -> None:
         _refuse_repeats(getattr(calibration, key), f"calibration.{key}")
     _refuse_repeats(calibration.niter, "calibration.niter")
     _check_increasing(calibration.budgets, "calibration.budgets")
-    if calibration.sinks >= calibration.sequence_length:
+    for name in ("sinks", "drop_last"):
+        left_out = getattr(calibration, name)
+        if left_out >= calibration.sequence_length:
+            raise InputError(
+                f"got {left_out}; a sequence has {calibration.sequence_length} positions "
+                "(sequence_length), so it must be fewer",
+                key=f"calibration.{name}",
+            )
+    if calibration.sinks + calibration.drop_last >= calibration.sequence_length:
         raise InputError(
-            f"got {calibration.sinks}; a sequence has {calibration.sequence_length} positions "
-            "(sequence_length), so it must be fewer",
-            key="calibration.sinks",
+            f"got {calibration.drop_last}; with sinks = {calibration.sinks} nothing is left of a "
+            f"sequence of {calibration.sequence_length} positions",
+            key="calibration.drop_last",
         )
+    _check_documents(calibration)
+    if calibration.intervals == 1:
+        raise InputError("got 1; a jackknife needs at least 2 groups", key="calibration.intervals")
     for model in calibration.models:
         _check_rank(study, model, calibration.rank, calibration.budgets[0], "calibration.rank")
 

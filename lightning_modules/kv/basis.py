@@ -1,25 +1,26 @@
-"""Principal components of cache rows, from their moments alone."""
+"""The basis of one matrix of a cache: what it is, how it is applied, and its file."""
 
 from __future__ import annotations
 
 import json
-import math
-import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import scipy.linalg  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
 from lightning_modules.kv.files import DamagedFileError, load_tensors, save_tensors
-from lightning_modules.kv.moments import CentredMoments
-from suite.errors import InputError
+from lightning_modules.kv.layout import KVEntry
 
-# LAPACK's syevd asks for 1 + 6p + 2p² numbers of workspace and counts them in 32 bits.
-_LARGEST_SYEVD = 32_766
-_FORMAT = "loopkv-basis-1"
+_FORMAT = "loopkv-basis-2"
+_APPLY = (
+    "coefficients = (x - mean) @ components[:, :rank]; "
+    "reconstruction = coefficients @ components[:, :rank].T + mean. "
+    "x is a row of one token: entries of layout in their order, each heads x head_dim columns "
+    "from its offset on, keys before rotary position embedding."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +37,10 @@ class Basis:
             is squared singular values of the centred rows, as the solver sees them.
         niter: power iterations of the randomised SVD, or ``exact``.
         seed: seed of the random start; none for ``exact``.
+        oversampling: columns of the random start beyond r.
+        kind: whether rows are keys, before rotary embedding, or values; none where not said.
+        layout: what the columns are, layer by layer; empty where not said.
+        about: where it comes from, such as model, corpus and tokens, for people to read.
     """
 
     mean: Tensor
@@ -43,11 +48,90 @@ class Basis:
     spectrum: Tensor
     niter: int | Literal["exact"]
     seed: int | None
+    oversampling: int = 0
+    kind: Literal["key", "value"] | None = None
+    layout: tuple[KVEntry, ...] = ()
+    about: Mapping[str, str] | None = None
 
     @property
     def rank(self) -> int:
         """Components r; fewer than were asked for where the data allow no more."""
         return self.components.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Columns p of a row."""
+        return self.components.shape[0]
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Basis:
+        """The basis on another device, or in another precision."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device=device or tensor.device, dtype=dtype or tensor.dtype)
+
+        return replace(
+            self,
+            mean=moved(self.mean),
+            components=moved(self.components),
+            spectrum=moved(self.spectrum),
+        )
+
+    def project(self, rows: Tensor, rank: int | None = None) -> Tensor:
+        """Coefficients of rows, in the precision and on the device of the basis.
+
+        Args:
+            rows: ``[..., p]``, any floating-point type.
+            rank: leading components to use; all of them by default.
+
+        Returns:
+            ``[..., rank]``.
+
+        Raises:
+            ValueError: the width or the rank does not fit.
+        """
+        if rows.shape[-1] != self.width:
+            raise ValueError(f"rows have {rows.shape[-1]} columns; this basis is of {self.width}")
+        return (rows.to(self.mean) - self.mean) @ self._leading(rank)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Rows ``[..., p]`` from coefficients ``[..., rank]`` of the leading components.
+
+        Raises:
+            ValueError: there are more coefficients than components.
+        """
+        leading = self._leading(coefficients.shape[-1])
+        return coefficients.to(self.mean) @ leading.T + self.mean
+
+    def error(self, rows: Tensor, rank: int | None = None) -> dict[str, float]:
+        """What reconstruction loses of rows, in the four definitions of ``DEFINITIONS``.
+
+        Args:
+            rows: ``[..., p]``; computed in float64 whatever their type.
+            rank: as in ``project``.
+
+        Raises:
+            ValueError: the width or the rank does not fit.
+        """
+        from lightning_modules.kv.errors import error_ratios  # which needs this module
+
+        exact = self.to(dtype=torch.float64)
+        data = rows.detach().reshape(-1, rows.shape[-1]).to(exact.mean)
+        left = data - exact.reconstruct(exact.project(data, rank))
+        ratios = error_ratios(
+            float(left.square().sum()),
+            norm=float(data.square().sum()),
+            centred_norm=float((data - data.mean(dim=0)).square().sum()),
+        )
+        return {name: float(value) for name, value in ratios.items()}
+
+    def _leading(self, rank: int | None) -> Tensor:
+        if rank is None:
+            return self.components
+        if not 1 <= rank <= self.rank:
+            raise ValueError(f"rank is {rank}; this basis has 1 to {self.rank} components")
+        return self.components[:, :rank]
 
     def save(self, path: Path) -> None:
         """Write a safetensors file whose header says how to apply it."""
@@ -56,10 +140,13 @@ class Basis:
             {"mean": self.mean, "components": self.components, "spectrum": self.spectrum},
             {
                 "format": _FORMAT,
-                "apply": "coefficients = (x - mean) @ components; "
-                "reconstruction = coefficients @ components.T + mean",
-                "niter": str(self.niter),
+                "apply": _APPLY,
+                "kind": json.dumps(self.kind),
+                "niter": json.dumps(self.niter),
                 "seed": json.dumps(self.seed),
+                "oversampling": json.dumps(self.oversampling),
+                "layout": json.dumps([asdict(entry) for entry in self.layout]),
+                "about": json.dumps(dict(self.about or {})),
             },
         )
 
@@ -74,149 +161,14 @@ class Basis:
         tensors, header = load_tensors(path)
         if header.get("format") != _FORMAT:
             raise DamagedFileError(path, f"its header names the format {header.get('format')!r}")
-        niter = header["niter"]
         return cls(
             mean=tensors["mean"],
             components=tensors["components"],
             spectrum=tensors["spectrum"],
-            niter="exact" if niter == "exact" else int(niter),
+            niter=json.loads(header["niter"]),
             seed=json.loads(header["seed"]),
+            oversampling=json.loads(header["oversampling"]),
+            kind=json.loads(header["kind"]),
+            layout=tuple(KVEntry(**entry) for entry in json.loads(header["layout"])),
+            about=json.loads(header["about"]),
         )
-
-
-def compute_basis(
-    moments: CentredMoments, *, rank: int, niter: int | Literal["exact"], seed: int
-) -> Basis:
-    """Finds the basis that a study cell asks for.
-
-    Args:
-        moments: moments of the calibration rows.
-        rank: components r; more than ``min(n - 1, p)`` are cut to that, with a warning.
-        niter: power iterations of the randomised SVD, or ``exact``.
-        seed: seed of the random start; ``exact`` has none.
-
-    Raises:
-        InputError: ``rank`` or ``niter`` is not allowed, or the rows do not vary.
-    """
-    if niter == "exact":
-        return exact_basis(moments, rank)
-    return subspace_basis(moments, rank, niter, seed)
-
-
-def exact_basis(moments: CentredMoments, rank: int) -> Basis:
-    """The best basis: leading eigenvectors of the scatter.
-
-    Args:
-        moments: moments of the calibration rows.
-        rank: as in ``compute_basis``.
-
-    Raises:
-        InputError: as in ``compute_basis``.
-    """
-    rank = _allowed_rank(moments, rank)
-    scatter = moments.scatter
-    if scatter.device.type == "cpu" and moments.width > _LARGEST_SYEVD:
-        last = moments.width - 1
-        values, vectors = (
-            torch.from_numpy(part)
-            for part in scipy.linalg.eigh(
-                scatter.numpy(), driver="evr", subset_by_index=(last - rank + 1, last)
-            )
-        )
-    else:
-        values, vectors = torch.linalg.eigh(scatter)
-    return _basis(moments, values[-rank:], vectors[:, -rank:], niter="exact", seed=None)
-
-
-def subspace_basis(moments: CentredMoments, rank: int, niter: int, seed: int) -> Basis:
-    """The basis of a randomised SVD with power iterations, without the rows.
-
-    Equals V of ``torch.svd_lowrank(X - mean, q=rank, niter=niter)``, with X the float64 rows,
-    at least p of them, after ``torch.manual_seed(seed)``. With C the scatter, V spans
-    ``C^(niter + 1) Ω``. Its columns are ordered as there: with Y an orthonormal basis of
-    ``C^niter Ω``, they are the eigenvectors of the Nyström approximation
-    ``C Y (Yᵀ C Y)⁻¹ Yᵀ C`` (Halko, Martinsson and Tropp 2011, section 5.5). For fewer rows than
-    p, ``svd_lowrank`` iterates on the transpose from another Ω, and only the quality agrees.
-
-    Args:
-        moments: moments of the calibration rows.
-        rank: as in ``compute_basis``.
-        niter: power iterations, at least 0.
-        seed: seed of Ω, which is drawn on the CPU whatever the device.
-
-    Raises:
-        InputError: as in ``compute_basis``.
-    """
-    if niter < 0:
-        raise InputError(f"niter is {niter}; allowed are whole numbers from 0, or 'exact'")
-    rank = _allowed_rank(moments, rank)
-    scatter = moments.scatter
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(moments.width, rank, dtype=torch.float64, generator=generator)
-    # Householder, not Cholesky QR: at p = 2,880 and r = 512 one thread took 0.15 s against
-    # 0.25 s for two passes of Cholesky, and it is orthonormal whatever the conditioning.
-    Y = torch.linalg.qr(start.to(scatter.device)).Q
-    for _ in range(niter):
-        Y = torch.linalg.qr(scatter @ Y).Q
-    image = scatter @ Y
-    Q, R = torch.linalg.qr(image)
-    L = _cholesky(Y.T @ image)
-    half = torch.linalg.solve_triangular(L, R.T, upper=False)
-    values, rotation = torch.linalg.eigh(half.T @ half)
-    return _basis(moments, values, Q @ rotation, niter=niter, seed=seed)
-
-
-def _allowed_rank(moments: CentredMoments, rank: int) -> int:
-    if rank < 1:
-        raise InputError(f"rank is {rank}; at least 1 component is needed")
-    if moments.count < 2:
-        raise InputError(f"{moments.count} row has no principal components; at least 2 are needed")
-    if not math.isfinite(moments.sum_of_squares):
-        raise InputError("the moments hold NaN or infinity; the rows they were made of do too")
-    # Below this share of the norm, the spread is rounding of the rows themselves.
-    if moments.centred_sum_of_squares <= 1e-14 * moments.sum_of_squares:
-        raise InputError(
-            f"all {moments.count} rows are equal, so they have no principal components; "
-            "calibrate on text that varies"
-        )
-    limit = min(moments.count - 1, moments.width)
-    if rank > limit:
-        warnings.warn(
-            f"rank {rank} is more than {moments.count} rows of width {moments.width} allow; "
-            f"{limit} components are kept",
-            stacklevel=4,
-        )
-    return min(rank, limit)
-
-
-def _cholesky(matrix: Tensor) -> Tensor:
-    """Lower factor of a positive semidefinite matrix, shifted as little as it takes."""
-    shift = float(matrix.trace()) * torch.finfo(matrix.dtype).eps
-    factor: Tensor
-    shifted = matrix
-    while True:
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if not int(failed):
-            return factor
-        shifted = matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        shift *= 10
-
-
-def _basis(
-    moments: CentredMoments,
-    values: Tensor,
-    vectors: Tensor,
-    *,
-    niter: int | Literal["exact"],
-    seed: int | None,
-) -> Basis:
-    """Puts rising eigenpairs in falling order and fixes each vector's sign."""
-    vectors = vectors.flip(1)
-    largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
-    return Basis(
-        mean=moments.mean,
-        components=vectors * largest.sign(),
-        spectrum=values.flip(0).clamp(min=0.0),
-        niter=niter,
-        seed=seed,
-    )

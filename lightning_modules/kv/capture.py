@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.kv._projections import Kind, Tap, find_taps, unsupported
+from lightning_modules.kv._cache_route import cache_route, latent_attention
+from lightning_modules.kv._hook_route import Append, hook_route
+from lightning_modules.kv._probe import Probe, Stored, run_probe
+from lightning_modules.kv._rotary import Rotation, find_rotation
+from lightning_modules.kv._rows import Rows
+from lightning_modules.kv._running import Hook, Runner, hooked
+from lightning_modules.kv.families import SIDES, Side
 from lightning_modules.kv.layout import KVEntry, KVLayout
 from suite.errors import SuiteError
-
-_Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], None]
 
 
 class NonFiniteActivationError(SuiteError):
@@ -28,7 +30,7 @@ class NonFiniteActivationError(SuiteError):
         sequence: index in the batch.
     """
 
-    def __init__(self, kind: Kind, entry: KVEntry, sequence: int) -> None:
+    def __init__(self, kind: Side, entry: KVEntry, sequence: int) -> None:
         self.kind, self.entry, self.sequence = kind, entry, sequence
         super().__init__(
             f"{kind} of layer {entry.layer}, loop {entry.loop} hold NaN or infinity in sequence "
@@ -41,8 +43,9 @@ class CapturedKV:
     """Keys and values of one batch; rows at padding positions are meaningless.
 
     Attributes:
-        keys: before rotary embedding, ``[batch, seq, p_k]``, in the model's precision.
-        values: ``[batch, seq, p_v]``.
+        keys: before rotary embedding, ``[batch, seq, p_k]``, in the model's precision, or in 32
+            bits if that is less and rotary embedding had to be undone.
+        values: ``[batch, seq, p_v]``, in the model's precision; p_v is 0 if all is latent.
         layout: what the columns are.
     """
 
@@ -52,42 +55,51 @@ class CapturedKV:
 
 
 class KVCapture:
-    """Reads keys and values off the projections while a model runs.
+    """Reads what a model would cache, keys before rotary embedding, while it runs.
 
-    Keys are taken where rotary embedding would be applied next: from ``k_norm`` where the
-    attention has one, else from ``k_proj``. Nothing then has to be undone. A module that runs
-    several times a pass (a looped model) gives one entry a loop. Use as a context::
+    The route is decided once, at construction, from a pass over a few tokens: modules are read
+    (``k_norm``, ``k_proj``, a fused ``qkv_proj``, ...) where their output is seen to be what the
+    model stores in its cache, and then nothing has to be undone; else the cache is read, and the
+    model's own rotary module says how keys are turned back. Of multi-head latent attention the
+    cached latent and its rotary part are read, as one matrix, its columns ordered as cached.
+
+    A layer is read over the whole sequence, however short its window; one that stores nothing,
+    because it reads the cache of another layer or has no attention, gives nothing; a head that a
+    model stores several times over gives one. A module that runs several times a pass (a looped
+    model) gives one entry a loop. Use as a context::
 
         with KVCapture(model) as kv:
             captured = kv.capture(input_ids, attention_mask)
 
     Inside the context the model is in evaluation mode; on leaving it, hooks are gone and the
-    mode is what it was. Construction runs the model once, on a few tokens, to learn the layout.
+    mode is what it was.
 
     Args:
-        model: a decoder-only transformers model with ``k_proj`` and ``v_proj`` in its
-            attention, such as Llama, Mistral, Qwen, Gemma, OLMo or a LoopLM.
+        model: a decoder-only transformers model.
 
     Attributes:
         layout: what the columns of the rows will be.
+        route: how and where rows are read, such as ``hooks: LlamaAttention k_proj, v_proj``.
 
     Raises:
-        InputError: the model is of another kind.
+        InputError: the model keeps no cache of keys and values, or it cannot be told how its
+            keys are turned.
     """
 
     layout: KVLayout
+    route: str
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        # The head is left out: logits cost time and memory, and nothing here reads them.
-        self._backbone: nn.Module = getattr(model, "base_model", model)
-        self._taps = find_taps(model)
-        self._rows: dict[Kind, _Rows] = {}
-        self._exit = ExitStack()
-        self.layout = self._probe()
+        self._runner = Runner(model)
+        self._route = _choose_route(model, self._runner)
+        self.layout = self._route.layout
+        self.route = self.layout.route
+        self._rows: dict[Side, Rows] = {}
+        self._exit: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        self._exit = _hooked(self._model, [(tap.source, self._record(tap)) for tap in self._taps])
+        self._exit = hooked(self._model, self._route.hooks(self._append))
         return self
 
     def __exit__(
@@ -96,7 +108,9 @@ class KVCapture:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._exit.close()
+        if self._exit is not None:
+            self._exit.close()
+        self._exit = None
 
     def capture(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> CapturedKV:
         """Runs one batch.
@@ -110,115 +124,78 @@ class KVCapture:
             SuiteError: called outside the context, or the model took another path through its
                 layers than at construction.
         """
-        keys = _Rows("keys", self.layout.keys, input_ids.shape)
-        values = _Rows("values", self.layout.values, input_ids.shape)
-        self._rows = {"keys": keys, "values": values}
+        if self._exit is None:
+            raise SuiteError("capture inside `with KVCapture(model) as kv`")
+        self._rows = {
+            "keys": Rows("keys", self.layout.keys, input_ids),
+            "values": Rows("values", self.layout.values, input_ids),
+        }
         try:
-            _forward(self._backbone, input_ids, attention_mask)
+            self._route.run(self._runner, input_ids, attention_mask, self._append)
+            keys, values = (self._rows[side].complete() for side in SIDES)
         finally:
             self._rows = {}
-        captured = CapturedKV(keys=keys.complete(), values=values.complete(), layout=self.layout)
+        captured = CapturedKV(keys=keys, values=values, layout=self.layout)
         _check_finite(captured, attention_mask)
         return captured
 
-    def _record(self, tap: Tap) -> _Hook:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            # Within the context the model may also be run by others, who want no rows.
-            if self._rows:
-                self._rows[tap.kind].append(tap.layer, tap.heads_last(output))
+    def _append(self, side: Side, layer: int | None, output: Tensor) -> None:
+        # Within the context the model may also be run by others, who want no rows.
+        if self._rows:
+            self._rows[side].append(layer, output)
 
-        return hook
 
-    def _probe(self) -> KVLayout:
-        """Learns which taps run, in which order, how often and how wide."""
-        calls: dict[Kind, list[tuple[Tap, int | None, int]]] = {"keys": [], "values": []}
+class _Route(Protocol):
+    """A way of reading rows while a model runs."""
 
-        def learn(tap: Tap) -> _Hook:
-            def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-                calls[tap.kind].append((tap, *tap.learn_shape(inputs[0], output)))
+    @property
+    def layout(self) -> KVLayout: ...
 
-            return hook
+    def hooks(self, append: Append) -> list[tuple[nn.Module, Hook]]: ...
 
-        hooks: list[tuple[nn.Module, _Hook]] = [
-            (tap.projection, tap.see_projection) for tap in self._taps
-        ]
-        hooks += [(tap.source, learn(tap)) for tap in self._taps]
-        device = next(self._model.parameters()).device
-        with _hooked(self._model, hooks):
-            # Several, as a padding token embeds as zeros, which look the same when rotated.
-            _forward(self._backbone, torch.arange(4, device=device)[None], None)
-        if not calls["keys"] or not calls["values"]:
-            raise unsupported(self._model, "runs no pair of k_proj and v_proj on text")
-        heads = {tap.attention: found for tap, found, _ in calls["keys"]}
-        return KVLayout(
-            keys=_entries(calls["keys"], heads), values=_entries(calls["values"], heads)
+    def run(
+        self, runner: Runner, input_ids: Tensor, attention_mask: Tensor | None, append: Append
+    ) -> None: ...
+
+
+def _choose_route(model: nn.Module, runner: Runner) -> _Route:
+    probe = run_probe(model, runner)
+    rotations = [_rotation(stored, probe) for stored in probe.stored]
+    one_matrix = any(
+        stored.keys is stored.values or latent_attention(model, stored) for stored in probe.stored
+    )
+    by_hooks = None if one_matrix else hook_route(probe, rotations)
+    return by_hooks or cache_route(model, probe, rotations)
+
+
+def _rotation(stored: Stored, probe: Probe) -> Rotation | None:
+    """How the keys of a store were turned, perhaps before a norm with a gain."""
+    gains: list[Tensor | None] = [None]
+    for run in probe.runs:
+        weight = getattr(run.site.norm.get("keys"), "weight", None)
+        if run.site.layer in (stored.layer, None) and isinstance(weight, Tensor):
+            if weight.shape == stored.keys.shape[-1:] and bool((weight != 0).all()):
+                gains.append(weight.detach())
+    for gain in gains:
+        found = find_rotation(
+            stored.keys,
+            probe.rotary,
+            positions=probe.positions,
+            start=probe.at_start,
+            gain=gain,
         )
-
-
-class _Rows:
-    """Rows of one kind under construction; entries arrive in the layout's order."""
-
-    def __init__(self, kind: Kind, entries: tuple[KVEntry, ...], shape: torch.Size) -> None:
-        self.kind = kind
-        self.entries = entries
-        self.shape = shape
-        self.arrived = 0
-        self.rows: Tensor | None = None
-
-    def append(self, layer: int, output: Tensor) -> None:
-        """Copies the next entry in; a copy, since the model may go on to rotate it in place."""
-        if self.arrived == len(self.entries) or self.entries[self.arrived].layer != layer:
-            raise SuiteError(
-                f"{self.kind} of layer {layer} came out of turn: the model takes another path "
-                "through its layers than it took at first"
-            )
-        entry = self.entries[self.arrived]
-        if self.rows is None:
-            self.rows = output.new_empty(*self.shape, self.entries[-1].columns.stop)
-        self.rows = self.rows.to(torch.promote_types(self.rows.dtype, output.dtype))
-        self.rows[..., entry.columns].copy_(output)
-        self.arrived += 1
-
-    def complete(self) -> Tensor:
-        """The finished rows, ``[batch, seq, p]``."""
-        if self.rows is None or self.arrived < len(self.entries):
-            raise SuiteError(
-                f"{self.arrived} of {len(self.entries)} layers gave {self.kind}; capture inside "
-                "`with KVCapture(model) as kv`, and with the layers that it was made with"
-            )
-        return self.rows
-
-
-def _entries(
-    calls: list[tuple[Tap, int | None, int]], key_heads: dict[nn.Module, int | None]
-) -> tuple[KVEntry, ...]:
-    """Lays out calls in order; values whose heads are not known have as many as the keys."""
-    loops: Counter[Tap] = Counter()
-    entries: list[KVEntry] = []
-    for tap, own_heads, columns in calls:
-        heads = own_heads or key_heads.get(tap.attention)
-        if heads is None or columns % heads:
-            raise unsupported(tap.attention, f"does not tell how its {columns} columns are split")
-        entries.append(
-            KVEntry(
-                loop=loops[tap],
-                layer=tap.layer,
-                heads=heads,
-                head_dim=columns // heads,
-                offset=entries[-1].columns.stop if entries else 0,
-            )
-        )
-        loops[tap] += 1
-    return tuple(entries)
+        if found is not None:
+            return found
+    return None
 
 
 def _check_finite(captured: CapturedKV, attention_mask: Tensor | None) -> None:
-    kinds: tuple[tuple[Kind, Tensor, tuple[KVEntry, ...]], ...] = (
+    sides: tuple[tuple[Side, Tensor, tuple[KVEntry, ...]], ...] = (
         ("keys", captured.keys, captured.layout.keys),
         ("values", captured.values, captured.layout.values),
     )
     found: list[NonFiniteActivationError] = []
-    for kind, rows, entries in kinds:
+    for side, rows, entries in sides:
         # One read, no temporary: a sum that is finite has only finite terms.
         if bool(rows.sum(dtype=torch.float32).isfinite()):
             continue
@@ -228,32 +205,7 @@ def _check_finite(captured: CapturedKV, attention_mask: Tensor | None) -> None:
         for entry in entries:
             sequences = bad[..., entry.columns].flatten(1).any(dim=1).nonzero()
             if len(sequences):
-                found.append(NonFiniteActivationError(kind, entry, int(sequences[0])))
+                found.append(NonFiniteActivationError(side, entry, int(sequences[0])))
                 break
     if found:
         raise min(found, key=lambda error: (error.entry.loop, error.entry.layer))
-
-
-def _forward(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> None:
-    with torch.inference_mode():
-        model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-
-
-def _hooked(model: nn.Module, hooks: list[tuple[nn.Module, _Hook]]) -> ExitStack:
-    """Puts the model in evaluation mode and hooks on it, until the stack is closed."""
-    with ExitStack() as stack:
-        stack.enter_context(_evaluation_mode(model))
-        for module, hook in hooks:
-            stack.callback(module.register_forward_hook(hook).remove)
-        return stack.pop_all()
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

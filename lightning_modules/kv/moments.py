@@ -218,19 +218,28 @@ class Moments(Metric):
         Raises:
             ValueError: there are no rows yet.
         """
-        count, filled = int(self.count), int(self.filled)
-        if not count + filled:
+        if not self.num_rows:
             raise ValueError("moments of no rows are not defined")
-        total, outer, origin = self.total.clone(), self.outer.clone(), self.origin
-        if filled:
-            rows = self.buffer[:filled]
-            if not count:
-                origin = rows.mean(dim=0).to(origin)
-            _add_products(rows - origin.to(rows), total, outer)
-        count += filled
-        drift = total / math.sqrt(count)
-        outer.addr_(drift, drift, alpha=-1)
-        return CentredMoments(count=count, mean=origin + total / count, scatter=_mirrored(outer))
+        return centred_state({name: tensor.clone() for name, tensor in self._state().items()})
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self._defaults}
+
+    def gathered(self) -> Moments:
+        """The running sums of all ranks together; every rank calls it and gets the same.
+
+        Its rows are those of the ranks one after another, so it differs from one rank's sums
+        over the same rows in the last digits.
+        """
+        whole = Moments(
+            self.width,
+            block=self.block,
+            gram_dtype=self.gram_dtype,
+            process_group=self.process_group,
+        ).to(self.outer.device)
+        whole.load_state_dict(self.state_dict())
+        whole._sync_dist()
+        return whole
 
     def compute(self) -> tuple[Tensor, Tensor, Tensor]:
         """Count ``[]``, mean ``[p]`` and scatter ``[p, p]`` over all ranks.
@@ -298,6 +307,25 @@ class Moments(Metric):
         self.origin = common
         dist.all_reduce(self.total, group=group)
         dist.all_reduce(self.outer, group=group)
+
+
+def centred_state(state: dict[str, Tensor]) -> CentredMoments:
+    """Count, mean and scatter from the states of ``Moments``, whose memory they take over.
+
+    Args:
+        state: by name; at least one row.
+    """
+    count, filled = int(state["count"]), int(state["filled"])
+    origin, total, outer = state["origin"], state["total"], state["outer"]
+    if filled:
+        rows = state["buffer"][:filled]
+        if not count:
+            origin = rows.mean(dim=0).to(origin)
+        _add_products(rows.sub_(origin.to(rows)), total, outer)
+    count += filled
+    drift = total / math.sqrt(count)
+    outer.addr_(drift, drift, alpha=-1)
+    return CentredMoments(count=count, mean=origin + total / count, scatter=_mirrored(outer))
 
 
 def _add_products(rows: Tensor, total: Tensor, outer: Tensor) -> None:

@@ -8,20 +8,27 @@ library, no torch and no data-frame library.
 
 from __future__ import annotations
 
-from suite.corpora.documents import Corpus, Split, load_corpus
+from suite.corpora.documents import Corpus, load_corpus
 from suite.corpora.embedded import EMBEDDED
+from suite.corpora.mixture import Mixture
+from suite.corpora.parts import Part, Split
+from suite.corpora.selection import Cut, ExhaustedError, select_documents
 from suite.corpora.tokenizers import Tokenizer, load_tokenizer
-from suite.corpora.tokens import TokenStream, join_documents, pieces, token_stream
+from suite.corpora.tokens import TokenStream, join_documents, token_stream
 
 __all__ = [
     "EMBEDDED",
     "Corpus",
+    "Cut",
+    "ExhaustedError",
+    "Mixture",
+    "Part",
     "Split",
     "TokenStream",
     "Tokenizer",
     "join_documents",
     "load_corpus",
     "load_tokenizer",
-    "pieces",
+    "select_documents",
     "token_stream",
 ]

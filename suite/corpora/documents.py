@@ -8,16 +8,14 @@ from functools import cached_property
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from suite.corpora.embedded import EMBEDDED, embedded_documents
 from suite.corpora.files import file_documents
 from suite.corpora.filters import parse_filters
 from suite.corpora.hub import hub_documents
+from suite.corpora.parts import Part, Split
 from suite.errors import InputError
 from suite.study import CorpusSpec
-
-Split = Literal["train", "held_out"]
 
 # Part of every digest: a change of the split rule below must change the fingerprints.
 _RULE = b"blake2b-8(text) / 2**64 < held_out"
@@ -79,6 +77,10 @@ class Corpus:
     def side(self, split: Split) -> tuple[str, ...]:
         """The documents of one side of the split."""
         return self.train if split == "train" else self.held_out
+
+    def parts(self, split: Split) -> tuple[Part, ...]:
+        """One side of the split as the whole of a selection; a mixture has several."""
+        return (Part(name=self.name, documents=self.side(split), weight=1.0),)
 
     @cached_property
     def digest(self) -> str:

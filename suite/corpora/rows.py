@@ -14,6 +14,8 @@ Row = Mapping[str, object]
 def row_texts(rows: Iterable[tuple[str, Row]], spec: CorpusSpec, *, key: str) -> Iterator[str]:
     """Texts of the rows that pass every filter; a null counts as an empty text.
 
+    A row that holds a list of texts, such as the attempts at one problem, gives each of them.
+
     Args:
         rows: pairs of the place of a row (for messages) and its values by column.
         spec: names the text column and the filters.
@@ -26,7 +28,9 @@ def row_texts(rows: Iterable[tuple[str, Row]], spec: CorpusSpec, *, key: str) ->
     for place, row in rows:
         require_columns(row.keys(), spec, filters, place=place, key=key)
         if all(row_filter.accepts(row, place=place) for row_filter in filters):
-            yield _text(row[spec.column], spec, place=place, key=key)
+            value = row[spec.column]
+            for one in value if isinstance(value, list) else [value]:
+                yield _text(one, spec, place=place, key=key)
 
 
 def require_columns(
@@ -56,7 +60,8 @@ def _text(value: object, spec: CorpusSpec, *, place: str, key: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(
-            f"column {spec.column!r} holds a {type(value).__name__} at {place}; it must hold text",
+            f"column {spec.column!r} holds a {type(value).__name__} at {place}; it must hold text, "
+            "or lists of texts",
             key=f"{key}.column",
         )
     try:

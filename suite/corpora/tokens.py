@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.atomic import write_atomically
-from suite.corpora.documents import Corpus, Split
+from suite.corpora.documents import Corpus
+from suite.corpora.parts import Split
 from suite.corpora.tokenizers import Tokenizer
 from suite.errors import InputError
 
@@ -139,29 +140,33 @@ def token_stream(corpus: Corpus, split: Split, tokenizer: Tokenizer, *, cache: P
     return _read(path, documents, tokenizer) or stream
 
 
-def pieces(
-    documents: Sequence[str], tokenizer: Tokenizer, *, sequence_length: int, seed: int
-) -> Iterator[CalibrationPiece]:
-    """Documents in a seeded order, each cut into pieces; no piece joins two documents.
+def ordered(documents: Sequence[str], *, seed: int) -> list[str]:
+    """Documents in a seeded order.
 
-    The order sorts a keyed hash of the text, so it depends neither on the order of the source
-    nor on a random generator's version. Documents are tokenised as they are asked for: a small
-    budget costs little on a large corpus.
+    It sorts a keyed hash of the text, so it depends neither on the order of the source nor on a
+    random generator's version.
 
     Args:
         documents: texts.
-        tokenizer: see ``load_tokenizer``.
-        sequence_length: tokens of a piece, at most.
         seed: another seed gives another order.
-
-    Yields:
-        Token ids, [1 to sequence_length], without separators.
     """
     salt = seed.to_bytes(8, "little")
-    ordered = sorted(documents, key=lambda text: blake2b(text.encode(), key=salt).digest())
-    for ids in _encoded(ordered, tokenizer, at_once=_CUT_AT_ONCE):
-        for start in range(0, len(ids), sequence_length):
-            yield np.array(ids[start : start + sequence_length], dtype=np.int64)
+    return sorted(documents, key=lambda text: blake2b(text.encode(), key=salt).digest())
+
+
+def tokenised(documents: Sequence[str], tokenizer: Tokenizer) -> Iterator[CalibrationPiece]:
+    """Token ids of each document, [tokens], without separators.
+
+    Documents are tokenised as they are asked for: a small budget costs little on a large corpus.
+    """
+    for ids in _encoded(documents, tokenizer, at_once=_CUT_AT_ONCE):
+        yield np.array(ids, dtype=np.int64)
+
+
+def cut(document: CalibrationPiece, sequence_length: int) -> Iterator[CalibrationPiece]:
+    """Sequences of at most ``sequence_length`` tokens; none of them joins two documents."""
+    for start in range(0, len(document), sequence_length):
+        yield document[start : start + sequence_length]
 
 
 def _encoded(

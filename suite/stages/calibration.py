@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -14,8 +17,13 @@ from suite.stages.context import StageContext
 from suite.stages.moments import MomentsCache
 from suite.stages.pretraining import model_folder
 from suite.study import CalibrationSpec, Niter
+from suite.study_rules import model_label
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import DatasetRecord
+
+if TYPE_CHECKING:
+    from lightning_modules.kv.figures import ErrorFigures
+    from lightning_modules.kv.solve import Calibration
 
 
 def run_calibration(context: StageContext) -> None:
@@ -109,28 +117,80 @@ def _calibrate(
     assert spec is not None
 
     def work() -> None:
-        cache.ensure(source, corpus, budgets=spec.budgets, evaluate_on=spec.evaluate_on)
-        evaluation = {name: cache.evaluation(source, name) for name in spec.evaluate_on}
+        cache.ensure(
+            source,
+            corpus,
+            budgets=spec.budgets,
+            evaluate_on=spec.evaluate_on,
+            keep_rows=spec.intervals > 0,
+        )
         with context.display.task(cell.name, len(spec.budgets)) as advance:
             for done, budget in enumerate(spec.budgets, start=1):
                 moments = cache.at(source, corpus, budget)
-                solved = calibrate(moments, rank=spec.rank, niter=niter, seed=context.study.seed)
+                solved = calibrate(
+                    moments,
+                    rank=spec.rank,
+                    niter=niter,
+                    seed=context.study.seed,
+                    oversampling=spec.oversampling,
+                    device=cache.device,
+                )
+                figures = _evaluate(cache, source, spec, solved, budget)
                 recorder.log(
                     {
-                        **solved.errors(evaluation),
+                        **figures.metrics,
                         "calibration/seconds": solved.seconds,
                         "calibration/rank": solved.key.rank,
                         "speed/tokens_per_second": budget / moments.seconds,
                     },
                     budget,
                 )
+                for name, table in (("curve", figures.curve), ("by_layer", figures.by_layer)):
+                    text = json.dumps(table, allow_nan=False).encode()
+                    recorder.keep_text("errors", f"{name}-{budget}.json", text)
                 advance(done, f"{budget:,} tokens")
                 context.stop.check()
+        about = {
+            "model": model_label(source.spec),
+            "model_identity": source.identity,
+            "calibrated_on": corpus,
+            "tokens": str(spec.budgets[-1]),
+        }
         with tempfile.TemporaryDirectory() as folder:
-            for kind in ("key", "value"):
+            for kind, basis in solved.bases.items():
                 file = Path(folder) / f"{kind}.safetensors"
-                getattr(solved, kind).save(file)
+                replace(basis, about=about).save(file)
                 recorder.log_artifact(file, "basis")
 
     if context.attempt(cell, recorder, work):
         context.display.note(f"done    {cell.name}")
+
+
+def _evaluate(
+    cache: MomentsCache,
+    source: ModelSource,
+    spec: CalibrationSpec,
+    solved: Calibration,
+    budget: int,
+) -> ErrorFigures:
+    """Errors on every evaluation corpus, with intervals where the study asks for them."""
+    from lightning_modules.kv.figures import ErrorFigures
+    from lightning_modules.kv.intervals import group_sums, jackknife
+
+    figures = ErrorFigures(tokens=budget)
+    for name in spec.evaluate_on:
+        intervals = None
+        if spec.intervals:
+            intervals = {
+                kind: jackknife(
+                    group_sums(
+                        basis,
+                        cache.rows(source, name, kind),
+                        spec.intervals,
+                        device=cache.device,
+                    )
+                )
+                for kind, basis in solved.bases.items()
+            }
+        figures.add(name, solved.evaluate(cache.evaluation(source, name)), intervals)
+    return figures

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,20 @@ from suite.errors import InputError
 from suite.fingerprint import fingerprint
 from suite.models import ModelSource, check_rank, check_shape
 from suite.stages.context import StageContext
+from suite.stages.evaluation_rows import RowsKeeper, document_rows
 from suite.stages.trainers import make_trainer
 from suite.study import CalibrationSpec
 from suite.study_rules import model_label
 
 if TYPE_CHECKING:
+    import numpy as np
     from lightning.pytorch import Trainer
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
-    from lightning_modules.kv.pair import CentredPair, MomentsPair
+    from lightning_modules.kv.layout import Kind
+    from lightning_modules.kv.pair import MomentsPair, StoredPair
+    from lightning_modules.kv.stored_rows import StoredRows
     from suite.corpora import Tokenizer
 
 
@@ -42,22 +47,28 @@ class MomentsCache:
         self._context = context
         self._spec = spec
         self._loaded: tuple[str, PreTrainedModel, Tokenizer] | None = None
+        self._whole: set[tuple[Path, int, int, int]] = set()
 
-    def at(self, source: ModelSource, corpus: str, tokens: int) -> CentredPair:
+    def at(self, source: ModelSource, corpus: str, tokens: int) -> StoredPair:
         """Moments of the first ``tokens`` calibration tokens; ``ensure`` has made them."""
-        from lightning_modules.kv.pair import MomentsPair
+        from lightning_modules.kv.pair import StoredPair
 
-        path = _file(self._calibration_folder(source, corpus), tokens)
-        return MomentsPair.load(path).to(self._device()).centred()
+        return StoredPair.open(_file(self._calibration_folder(source, corpus), tokens))
 
-    def evaluation(self, source: ModelSource, corpus: str) -> CentredPair:
+    def evaluation(self, source: ModelSource, corpus: str) -> StoredPair:
         """Moments of the evaluation tokens of a corpus; ``ensure`` has made them."""
-        from lightning_modules.kv.pair import MomentsPair
+        from lightning_modules.kv.pair import StoredPair
 
-        path = self._evaluation_file(source, corpus)
-        return MomentsPair.load(path).to(self._device()).centred()
+        return StoredPair.open(self._evaluation_file(source, corpus))
 
-    def _device(self) -> str:
+    def rows(self, source: ModelSource, corpus: str, kind: Kind) -> StoredRows:
+        """Rows of the evaluation tokens of a corpus; ``ensure`` has made them for intervals."""
+        from lightning_modules.kv.stored_rows import StoredRows, rows_path
+
+        return StoredRows.open(rows_path(self._evaluation_file(source, corpus), kind))
+
+    @property
+    def device(self) -> str:
         """Where solves run: on the stage's accelerator if that has float64, else on the CPU."""
         import torch
 
@@ -71,6 +82,7 @@ class MomentsCache:
         *,
         budgets: Sequence[int],
         evaluate_on: Sequence[str],
+        keep_rows: bool = False,
     ) -> None:
         """Run the model over whatever is not cached yet.
 
@@ -79,20 +91,55 @@ class MomentsCache:
             corpus: calibration corpus.
             budgets: calibration tokens.
             evaluate_on: evaluation corpora.
+            keep_rows: whether their rows are needed too, for intervals.
 
         Raises:
             InputError: if a corpus has too few tokens, or the model does not fit the study.
             StopRequested: if a signal stopped the pass; budgets that were met are kept.
         """
         folder = self._calibration_folder(source, corpus)
-        missing = [tokens for tokens in sorted(budgets) if not _readable(_file(folder, tokens))]
+        missing = [
+            tokens for tokens in sorted(budgets) if not self._readable(_file(folder, tokens))
+        ]
         unseen = [
-            name for name in evaluate_on if not _readable(self._evaluation_file(source, name))
+            name
+            for name in evaluate_on
+            if not self._evaluated(self._evaluation_file(source, name), keep_rows=keep_rows)
         ]
         if missing or unseen:
-            self._run(source, corpus, missing, unseen)
+            self._run(source, corpus, missing, unseen, keep_rows=keep_rows)
 
-    def _run(self, source: ModelSource, corpus: str, missing: list[int], unseen: list[str]) -> None:
+    def _evaluated(self, path: Path, *, keep_rows: bool) -> bool:
+        """Whether the moments of an evaluation corpus are there, and its rows if need be."""
+        from lightning_modules.kv.pair import StoredPair
+        from lightning_modules.kv.stored_rows import rows_path
+
+        if not self._readable(path):
+            return False
+        kinds = StoredPair.open(path).kinds if keep_rows else ()
+        return all(_has_rows(rows_path(path, kind)) for kind in kinds)
+
+    def _readable(self, path: Path) -> bool:
+        """Whether a file of moments is there and whole; each is read through once a process."""
+        if not path.is_file():
+            return False
+        state = path.stat()
+        seen = (path, state.st_mtime_ns, state.st_size, state.st_ino)
+        if seen not in self._whole:
+            if not _readable(path):
+                return False
+            self._whole.add(seen)
+        return True
+
+    def _run(
+        self,
+        source: ModelSource,
+        corpus: str,
+        missing: list[int],
+        unseen: list[str],
+        *,
+        keep_rows: bool,
+    ) -> None:
         from lightning_modules.kv.capture import KVCapture
         from lightning_modules.kv_calibration import KVCalibration, piece_loader
 
@@ -101,45 +148,58 @@ class MomentsCache:
         model, tokenizer = self._load(source)
         pieces = functools.partial(context.materials.pieces, tokenizer=tokenizer, spec=spec)
         calibration = pieces(corpus, "train", tokens=missing[-1]) if missing else []
-        evaluation = [pieces(name, "held_out", tokens=spec.evaluation_tokens) for name in unseen]
+        evaluation = {
+            name: pieces(name, "held_out", tokens=spec.evaluation_tokens) for name in unseen
+        }
         loader = functools.partial(
             piece_loader,
             batch_size=spec.batch_size,
             sinks=spec.sinks,
+            drop_last=spec.drop_last,
             num_workers=spec.trainer.num_workers,
         )
         folder = self._calibration_folder(source, corpus)
         resumed = _largest_below(folder, missing[0]) if missing else None
+        start = resumed.num_rows if resumed else 0
+        places = {name: self._evaluation_file(source, name) for name in unseen}
+        documents = {name: document_rows(found, spec) for name, found in evaluation.items()}
+        if keep_rows:
+            _check_groups(documents, spec.intervals)
         label = f"forward {model_label(source.spec)} on {corpus}"
         with (
             KVCapture(model) as capture,
+            RowsKeeper(places, documents) as keeper,
             context.display.task(label, max(missing, default=0)) as advance,
         ):
             check_shape(source.spec.shape, key_width=capture.layout.key_width, key=source.key)
             check_rank(context.study, capture.layout, key=source.key)
+
+            def evaluated(name: str, moments: MomentsPair) -> None:
+                keeper.finish(name)
+                moments.save(places[name])
+
             module = KVCalibration(
                 model,
                 capture,
                 budgets=missing,
                 sinks=spec.sinks,
+                drop_last=spec.drop_last,
                 evaluation_tokens=spec.evaluation_tokens,
                 evaluate_on=unseen,
                 on_budget=lambda tokens, moments: moments.save(_file(folder, tokens)),
-                on_evaluated=lambda name, moments: moments.save(
-                    self._evaluation_file(source, name)
-                ),
+                on_evaluated=evaluated,
                 on_progress=lambda tokens: advance(tokens, "tokens"),
+                on_rows=keeper if keep_rows else None,
                 stop=context.stop,
                 resume=resumed,
+                skip_tokens=start,
             )
             if missing:
-                start = resumed.num_rows if resumed else 0
-                batches, before = loader(calibration, skip_tokens=start)
-                module.skip(start - before)
+                batches = loader(calibration, skip_tokens=start)
                 trainer.fit(module, train_dataloaders=batches)
                 context.stop.check()
             if unseen:
-                loaders = [loader(found)[0] for found in evaluation]
+                loaders = [loader(found) for found in evaluation.values()]
                 trainer.validate(module, dataloaders=loaders, verbose=False)
 
     def _trainer(self) -> Trainer:
@@ -176,6 +236,8 @@ class MomentsCache:
         settings = {
             **moments_settings(materials, self._spec, identity=source.identity),
             "corpus": materials.corpus(corpus).digest,
+            # 2: files say what their columns are
+            "format": 2,
             **extra,
         }
         return self._context.home.cache / "moments" / fingerprint(settings)
@@ -192,7 +254,37 @@ def _readable(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        load_tensors(path)
+        load_tensors(path, ())
+    except DamagedFileError as error:
+        warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
+        path.unlink()
+        return False
+    return True
+
+
+def _check_groups(documents: Mapping[str, NDArray[np.int64]], groups: int) -> None:
+    """Refuse intervals over evaluation tokens that come from a single document."""
+    from lightning_modules.kv.intervals import group_ends
+
+    for corpus, counts in documents.items():
+        if len(group_ends(counts, groups)) < 2:
+            raise InputError(
+                f"got {groups}; the evaluation tokens of {corpus!r} come from {len(counts)} "
+                "documents, which make no two groups; raise calibration.evaluation_tokens, or "
+                "set this to 0",
+                key="calibration.intervals",
+            )
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether a file of rows is there; one that was cut short is reported and removed."""
+    from lightning_modules.kv.files import DamagedFileError
+    from lightning_modules.kv.stored_rows import StoredRows
+
+    try:
+        StoredRows.open(path)
+    except FileNotFoundError:
+        return False
     except DamagedFileError as error:
         warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
         path.unlink()

@@ -62,6 +62,7 @@ def search_cell(
             "calibration_digest": context.materials.corpus(calibrate_on).digest,
             "evaluation_digest": context.materials.corpus(evaluate_on).digest,
             "evaluation_tokens": spec.evaluation_tokens,
+            "oversampling": spec.oversampling,
             "over": {
                 "niter": [str(niter) for niter in search.over.niter],
                 "tokens": list(search.over.tokens),
@@ -120,6 +121,8 @@ def _search(
                         rank=combination.rank,
                         niter=combination.iterations,
                         seed=context.study.seed,
+                        oversampling=spec.oversampling,
+                        device=cache.device,
                     )
                     errors = solved.errors(evaluation)
                     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,16 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from lightning_modules.kv import compute_basis
 from lightning_modules.kv.capture import KVCapture, NonFiniteActivationError
 from lightning_modules.kv.pair import CentredPair, MomentsPair
-from lightning_modules.kv_calibration import KVCalibration, PieceBatch, collate, piece_loader
+from lightning_modules.kv_calibration import (
+    KVCalibration,
+    PieceBatch,
+    UnpaddedBatch,
+    collate,
+    piece_loader,
+)
 from lightning_modules.looplm.configuration import LoopLMConfig
 from lightning_modules.looplm.modeling import LoopLMForCausalLM
 from suite.corpora.tokens import CalibrationPiece
@@ -149,6 +156,7 @@ def calibrate(tmp_path: Path) -> Calibrate:
                 on_progress=done.progress.append,
                 stop=done.stop,
                 resume=resumed,
+                skip_tokens=resumed.num_rows if resumed else 0,
             )
             trainer = Trainer(
                 accelerator="cpu",
@@ -163,11 +171,10 @@ def calibrate(tmp_path: Path) -> Calibrate:
             cut = {"batch_size": 4, "sinks": SINKS, "num_workers": num_workers}
             if budgets:
                 start = resumed.num_rows if resumed else 0
-                loader, before = piece_loader(CALIBRATION, skip_tokens=start, **cut)
-                module.skip(start - before)
+                loader = piece_loader(CALIBRATION, skip_tokens=start, **cut)
                 trainer.fit(module, train_dataloaders=loader)
             if evaluate:
-                loaders = [piece_loader(pieces, **cut)[0] for pieces in EVALUATION.values()]
+                loaders = [piece_loader(pieces, **cut) for pieces in EVALUATION.values()]
                 trainer.validate(module, dataloaders=loaders, verbose=False)
         return done
 
@@ -307,29 +314,132 @@ def test_a_row_that_is_not_finite_ends_the_pass_and_leaves_no_hooks(calibrate: C
     assert model.training
 
 
-def test_padding_and_sinks_are_not_kept() -> None:
-    batch = collate([np.arange(5), np.arange(2), np.arange(3)])
+def test_padding_sinks_and_dropped_ends_are_not_kept() -> None:
+    pieces = [np.arange(5), np.arange(2), np.arange(3)]
+    batch = collate(UnpaddedBatch(pieces, 4, 9))
     assert batch.input_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 0, 0], [0, 1, 2, 0, 0]]
+    assert (batch.first, batch.following) == (4, 9)
     kept = batch.kept(SINKS)
     assert kept.int().tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
     # Asking twice, or for no sinks, gives the same: the mask itself is left alone.
     assert torch.equal(batch.kept(SINKS), kept)
     assert int(batch.kept(0).sum()) == 10
+    ends = batch.kept(1, drop_last=2)
+    assert ends.int().tolist() == [[0, 1, 1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
 
 
-def numbers_of(batches: Sequence[PieceBatch]) -> list[list[int]]:
+def numbers_of(batches: Iterable[PieceBatch]) -> list[list[int]]:
     return [batch.input_ids[:, 0].tolist() for batch in batches]
 
 
+# Piece i is full of i and keeps one token fewer than it has: batches keep 6, 12, 12 and 6.
+UNEVEN = [
+    np.full(length, number, dtype=np.int64) for number, length in enumerate([3, 5, 7, 7, 4, 10, 7])
+]
+EVERYTHING = [[0, 1], [2, 3], [4, 5], [6]]
+
+
 @pytest.mark.parametrize(
-    ("skip", "first", "before"),
-    [(0, 0, 0), (5, 0, 0), (6, 1, 6), (17, 1, 6), (18, 2, 18), (29, 2, 18), (30, 3, 30)],
+    ("skip", "first"), [(0, 0), (5, 0), (6, 1), (17, 1), (18, 2), (29, 2), (30, 3), (36, 4)]
 )
-def test_batches_before_the_skipped_tokens_are_left_out(skip: int, first: int, before: int) -> None:
-    # Piece i is full of i and keeps one token fewer than it has: batches keep 6, 12, 12 and 6.
-    lengths = [3, 5, 7, 7, 4, 10, 7]
-    pieces = [np.full(length, number) for number, length in enumerate(lengths)]
-    everything = [[0, 1], [2, 3], [4, 5], [6]]
-    loader, found = piece_loader(pieces, batch_size=2, sinks=1, skip_tokens=skip)
-    assert numbers_of([*loader]) == everything[first:]
-    assert found == before
+def test_batches_before_the_skipped_tokens_are_left_out(skip: int, first: int) -> None:
+    batches = [*piece_loader(UNEVEN, batch_size=2, sinks=1, skip_tokens=skip)]
+    assert numbers_of(batches) == EVERYTHING[first:]
+    assert [batch.first for batch in batches] == [0, 6, 18, 30][first:]
+    assert [batch.following for batch in batches] == [6, 18, 30, 36][first:]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_take_the_batches_in_turn(ranks: int) -> None:
+    shares = [
+        [*piece_loader(UNEVEN, batch_size=2, sinks=1, rank=rank, ranks=ranks)]
+        for rank in range(ranks)
+    ]
+    for rank, share in enumerate(shares):
+        assert numbers_of(share) == EVERYTHING[rank::ranks]
+        firsts = [batch.first for batch in share]
+        assert firsts == [0, 6, 18, 30][rank::ranks]
+        # nothing of this rank lies between a batch and where its next one starts
+        assert [batch.following for batch in share] == [*firsts[1:], 36]
+    with pytest.raises(ValueError, match="4 batches are too few for 5 ranks"):
+        piece_loader(UNEVEN, batch_size=2, sinks=1, rank=4, ranks=5)
+
+
+def test_dropped_ends_are_counted_out() -> None:
+    batches = [*piece_loader(UNEVEN, batch_size=2, sinks=1, drop_last=3)]
+    assert [batch.following for batch in batches] == [1, 7, 13, 16]
+    for batch in batches:
+        assert int(batch.kept(1, drop_last=3).sum()) == batch.following - batch.first
+
+
+def _rank_of_two(rank: int, folder: str, resumed: bool) -> None:
+    """One process of two, each with its own model, batches and trainer."""
+    import torch.distributed as dist
+
+    place = Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
+    earlier = MomentsPair.load(place / "earlier.safetensors") if resumed else None
+    start = earlier.num_rows if earlier else 0
+    model = llama().double()
+    with KVCapture(model) as capture:
+        module = KVCalibration(
+            model,
+            capture,
+            budgets=BUDGETS_OF_RANKS[start > 0 :],
+            sinks=SINKS,
+            evaluation_tokens=40,
+            evaluate_on=["one"],
+            on_budget=lambda tokens, moments: moments.save(place / f"{tokens}-{rank}"),
+            on_evaluated=lambda name, moments: moments.save(place / f"{name}-{rank}"),
+            on_progress=lambda tokens: None,
+            stop=StopFlag(),
+            resume=earlier if rank == 0 else None,
+            skip_tokens=start,
+        )
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=1,
+            precision="64-true",
+            max_epochs=1,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            logger=False,
+            default_root_dir=folder,
+        )
+        cut = {"batch_size": 2, "sinks": SINKS, "rank": rank, "ranks": 2}
+        trainer.fit(module, train_dataloaders=piece_loader(CALIBRATION, skip_tokens=start, **cut))
+        trainer.validate(
+            module, dataloaders=[piece_loader(EVALUATION["one"], **cut)], verbose=False
+        )
+    dist.destroy_process_group()
+
+
+# in the first rank's first batch, in the second's, and the last token there is
+BUDGETS_OF_RANKS = (5, 21, KEPT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resumed", [False, True])
+def test_two_ranks_meet_every_budget_with_the_rows_of_one(
+    calibrate: Calibrate, tmp_path: Path, resumed: bool
+) -> None:
+    """Also where they go on from what one process has left."""
+    calibrate(llama(), 5)
+    (tmp_path / "5.safetensors").rename(tmp_path / "earlier.safetensors")
+    torch.multiprocessing.spawn(_rank_of_two, args=(str(tmp_path), resumed), nprocs=2)
+    model = llama().double().eval()
+    rows = rows_by_hand(model, CALIBRATION)
+    single = calibrate(llama(), KEPT).met[KEPT]
+    for budget in BUDGETS_OF_RANKS[resumed:]:
+        pairs = [MomentsPair.load(tmp_path / f"{budget}-{rank}").centred() for rank in (0, 1)]
+        assert_same_bits(*pairs)
+        assert_moments_of(pairs[0], rows, budget)
+    for kind in single.kinds:
+        left, right = (
+            compute_basis(pair.of(kind), rank=4, niter=2, seed=0).components
+            for pair in (single, pairs[0])
+        )
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-9)
+    evaluated = MomentsPair.load(tmp_path / "one-1").centred()
+    assert_moments_of(evaluated, rows_by_hand(model, EVALUATION["one"]), 40)

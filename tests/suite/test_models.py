@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, T5Config
 
 from lightning_modules.looplm.configuration import LoopLMConfig
@@ -252,3 +253,114 @@ def test_a_declared_shape_is_compared_with_the_loaded_model() -> None:
     with pytest.raises(InputError, match=r"declares 5760 features .* has 5761") as raised:
         check_shape(shape, key_width=5761, key=KEY)
     assert raised.value.key == f"{KEY}.shape"
+
+
+def write_gguf(model: PreTrainedModel, file: Path) -> None:
+    """Writes a Llama with a tokenizer of about one token a byte, as llama.cpp lays them out."""
+    writer = pytest.importorskip("gguf").GGUFWriter(file, "llama")
+    config = model.config
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    # transformers wants at least one merge.
+    writer.add_token_list([*alphabet, "zz", "<|endoftext|>"])
+    writer.add_token_types([1] * (len(alphabet) + 1) + [3])
+    writer.add_token_merges(["z z"])
+    writer.add_eos_token_id(len(alphabet) + 1)
+    names = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    parts = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    for layer in range(config.num_hidden_layers):
+        for ours, theirs in parts.items():
+            names[f"model.layers.{layer}.{ours}.weight"] = f"blk.{layer}.{theirs}.weight"
+    for name, weight in model.state_dict().items():
+        if "q_proj" in name or "k_proj" in name:
+            # llama.cpp pairs neighbouring columns in rotary embedding, transformers halves
+            heads = weight.unflatten(0, (config.num_attention_heads, 2, -1))
+            weight = heads.transpose(1, 2).flatten(0, 2)
+        writer.add_tensor(names[name], weight.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_gguf_file_gives_the_model_that_was_written_and_its_tokenizer(
+    tmp_path: Path, by_path: bool
+) -> None:
+    torch.manual_seed(0)
+    saved = LlamaForCausalLM(LlamaConfig(**(WIDTHS | {"vocab_size": 258})))
+    write_gguf(saved, tmp_path / "tiny.gguf")
+    named = find(".", tmp_path, gguf_file="tiny.gguf")
+    source = find("tiny.gguf", tmp_path) if by_path else named
+    assert (source.identity, source.spec.gguf_file) == (named.identity, "tiny.gguf")
+    model, tokenizer = source.load(precision="32-true")
+    assert type(model) is LlamaForCausalLM
+    for name, weight in saved.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+    text = "naïve\n"
+    assert len(tokenizer.encode(text)) == len(text.encode())
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_gguf_file_of_the_hub_is_its_commit_without_being_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: bool
+) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    asked: list[str] = []
+
+    def metadata(url: str) -> SimpleNamespace:
+        asked.append(url)
+        if not reachable:
+            raise ConnectionError
+        return SimpleNamespace(commit_hash=commit)
+
+    def cached(path: str, file: str, *, revision: str, local_files_only: bool) -> str:
+        assert (path, file, revision, local_files_only) == ("some-one/model", "a.gguf", "v1", True)
+        return f"/cache/models--some-one--model/snapshots/{commit}/a.gguf"
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", cached)
+    source = find("some-one/model/a.gguf", tmp_path, revision="v1")
+    assert (source.name, source.identity) == ("some-one/model", commit)
+    assert asked == ["https://huggingface.co/some-one/model/resolve/v1/a.gguf"]
+
+
+def test_code_of_a_checkpoint_is_not_run_unless_asked_for(tmp_path: Path) -> None:
+    folder = save(llama(), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "of_its_own",
+        "auto_map": {
+            "AutoConfig": "code.Config",
+            "AutoModelForCausalLM": "code.Model",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(InputError, match="trust_remote_code") as raised:
+        find("model", tmp_path).load(precision="32-true")
+    assert raised.value.key == KEY
+    assert not (tmp_path / "ran").exists()

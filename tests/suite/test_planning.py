@@ -290,6 +290,20 @@ def test_the_table_names_cells_totals_and_what_is_not_known() -> None:
     assert "declared as `shape`" in text.getvalue()
 
 
+@pytest.mark.parametrize(("width", "h100", "h200"), [(1_000, True, True), (32_768, False, True)])
+def test_it_is_said_which_devices_hold_the_largest_cell(width: int, h100: bool, h200: bool) -> None:
+    shape = KVShape(layers=1, heads=1, head_dim=width, parameters=8_030_261_248)
+    planned = plan(calibration((8,), evaluate_on=("a", "b"), shape=shape, rank=900))
+    # weights, 8 matrices of 8 p^2 bytes, three bases
+    needed = 2 * 8_030_261_248 + 8 * 8 * width**2 + 3 * 8 * width * 900
+    assert planned.cells[0].memory == pytest.approx(needed)
+    assert (needed <= 80e9, needed <= 141e9) == (h100, h200)
+    text = io.StringIO()
+    print_plan(planned, Console(file=text, width=400))
+    words = {True: "fits", False: "does not fit"}
+    assert f"{words[h100]} an H100 (80 GB), {words[h200]} an H200 (141 GB)." in text.getvalue()
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (12_000, "12 KB"), (3.4e8, "340 MB"), (1.23e9, "1.23 GB")],

@@ -151,7 +151,11 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ("pretraining.tokenizer=bpe-many", "pretraining.tokenizer", ["'bpe-many'", "at least 258"]),
     ("pretraining.tokenizer=bpe-²", "pretraining.tokenizer", ["'bpe-²'", "at least 258"]),
     ("corpora.prose.held_out=1.0", "corpora.prose.held_out", ["got 1.0", "below 1"]),
-    ("corpora.prose.source=web", "corpora.prose.source", ['"web"', "'embedded', 'files' or 'hub'"]),
+    (
+        "corpora.prose.source=web",
+        "corpora.prose.source",
+        ['"web"', "'embedded', 'files', 'hub' or 'mixture'"],
+    ),
     ("law.fit_from=1.0", "law.fit_from", ["got 1.0", "below 1"]),
     ("calibration.niter=-1", "calibration.niter", ["got -1", "a list"]),
     ("calibration.niter=[-1]", "calibration.niter[0]", ["got -1", "at least 0 or 'exact'"]),

@@ -131,3 +131,73 @@ def test_vocabularies_are_those_of_the_tokenizers() -> None:
     assert vocabulary(spec("org/tokenizer")) is None
     with pytest.raises(InputError, match=f"at least {SMALLEST_VOCABULARY}"):
         vocabulary(spec(f"bpe-{SMALLEST_VOCABULARY - 1}"))
+
+
+MIXTURE = "corpora.mix={source: mixture, of: {prose: 1, maths: 3}}"
+MATHS = "corpora.maths={source: embedded, path: worked_math}"
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [MATHS, MIXTURE, "calibration.calibrate_on=[mix]"],
+        ["calibration.drop_last=1019"],  # of 1024 positions, 4 of them sinks
+        ["calibration.documents={least: 5, most: 9, long_from: 9, long_share: 0.5}"],
+    ],
+)
+def test_mixtures_and_lengths_are_allowed(edits: list[str]) -> None:
+    parse_study(STUDY, overrides=edits)
+
+
+@pytest.mark.parametrize(
+    ("edits", "key", "words"),
+    [
+        (
+            [MATHS, MIXTURE, "pretraining.corpus=mix"],
+            "pretraining.corpus",
+            "name one of its corpora",
+        ),
+        (["corpora.mix={source: mixture, of: {prose: 1}}"], "corpora.mix.of", "at least two"),
+        (["corpora.mix={source: mixture}"], "corpora.mix.of", "at least two"),
+        (
+            ["corpora.mix={source: mixture, of: {prose: 1, verse: 1}}"],
+            "corpora.mix.of.verse",
+            "no corpus 'verse'",
+        ),
+        (
+            [MATHS, MIXTURE, "corpora.more={source: mixture, of: {prose: 1, mix: 1}}"],
+            "corpora.more.of.mix",
+            "is a mixture itself",
+        ),
+        (
+            [MATHS, MIXTURE, "corpora.mix.held_out=0.2"],
+            "corpora.mix.held_out",
+            "set it at its corpora",
+        ),
+        (["corpora.prose.of={prose: 1}"], "corpora.prose.of", "only the source mixture"),
+        (["calibration.drop_last=1020"], "calibration.drop_last", "nothing is left"),
+        (["calibration.intervals=1"], "calibration.intervals", "at least 2 groups"),
+        (["calibration.documents={least: 9, most: 8}"], "calibration.documents.most", "at least 9"),
+        (
+            ["calibration.documents={long_share: 0.5}"],
+            "calibration.documents.long_from",
+            "goes with long_share",
+        ),
+        (
+            ["calibration.documents={long_from: 9}"],
+            "calibration.documents.long_share",
+            "goes with long_from",
+        ),
+        (
+            ["calibration.documents={least: 9, long_from: 9, long_share: 0.5}"],
+            "calibration.documents.long_from",
+            "some must be shorter",
+        ),
+    ],
+)
+def test_mixtures_and_lengths_that_cannot_be_are_refused(
+    edits: list[str], key: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        parse_study(STUDY, overrides=edits)
+    assert raised.value.key == key

@@ -1,188 +1,139 @@
+"""A basis as people use it: from a file, on rows, at any rank."""
+
 from __future__ import annotations
 
-import warnings
-from typing import Literal
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from lightning_modules.kv import basis as basis_module
-from lightning_modules.kv.basis import Basis, compute_basis, exact_basis, subspace_basis
-from lightning_modules.kv.moments import CentredMoments
-from suite.errors import InputError
+import suite
+from lightning_modules.kv.basis import Basis
+from lightning_modules.kv.components import compute_basis
+from lightning_modules.kv.errors import DEFINITIONS, reconstruction_errors
+from lightning_modules.kv.layout import KVEntry
+from lightning_modules.kv.moments import Moments
+from suite.errors import SuiteError
 
-N, P, R = 600, 96, 24
+N, P, R = 200, 24, 10
+LAYOUT = (
+    KVEntry(loop=0, layer=0, heads=2, head_dim=8, offset=0),
+    KVEntry(loop=0, layer=3, heads=1, head_dim=8, offset=16),
+)
 
 
-def rows(*, decay: float = 1.0, mean: float = 3.0, count: int = N, seed: int = 0) -> Tensor:
-    """Rows whose k-th principal deviation falls as ``k ** -decay``."""
+def rows(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-
-    def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    directions = torch.linalg.qr(noise(P, P)).Q
-    deviations = torch.arange(1, P + 1, dtype=torch.float64) ** -decay
-    return (noise(count, P) * deviations) @ directions.T + mean * noise(P)
+    deviations = torch.arange(1, P + 1, dtype=torch.float64) ** -1.0
+    return torch.randn(N, P, generator=generator, dtype=torch.float64) * deviations + 0.5
 
 
-def moments_of(data: Tensor) -> CentredMoments:
-    mean = data.mean(dim=0)
-    return CentredMoments(count=len(data), mean=mean, scatter=(data - mean).T @ (data - mean))
+def moments(seed: int) -> Moments:
+    found = Moments(P, block=64)
+    found.update(rows(seed))
+    return found
 
 
-def errors_at_every_rank(components: Tensor, centred: Tensor) -> Tensor:
-    """Norms of what is left of centred rows, by explicit projection on growing bases."""
-    return torch.stack(
-        [
-            (centred - centred @ components[:, :k] @ components[:, :k].T).norm()
-            for k in range(1, components.shape[1] + 1)
-        ]
+@pytest.fixture
+def basis() -> Basis:
+    found = compute_basis(moments(0).snapshot(), rank=R, niter=2, seed=3, oversampling=4)
+    return dataclasses.replace(found, kind="value", layout=LAYOUT, about={"model": "m"})
+
+
+def test_a_file_gives_back_every_bit(basis: Basis, tmp_path: Path) -> None:
+    basis.save(tmp_path / "basis" / "value.safetensors")
+    again = suite.load_basis(str(tmp_path / "basis" / "value.safetensors"))
+    for field in dataclasses.fields(Basis):
+        one, other = getattr(basis, field.name), getattr(again, field.name)
+        assert torch.equal(one, other) if isinstance(one, Tensor) else one == other, field.name
+
+
+def test_any_reader_can_apply_the_file_from_its_header(basis: Basis, tmp_path: Path) -> None:
+    """With nothing of ours: the header's own words, run as they stand."""
+    path = tmp_path / "value.safetensors"
+    basis.save(path)
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+        mean, components = file.get_tensor("mean"), file.get_tensor("components")
+    x, rank = rows(1), 6
+    scope = {"x": x, "mean": mean, "components": components, "rank": rank}
+    for statement in header["apply"].split(". ")[0].split("; "):
+        exec(statement, scope)
+    expected = basis.reconstruct(basis.project(x, rank))
+    torch.testing.assert_close(scope["reconstruction"], expected, rtol=1e-14, atol=1e-14)
+    assert json.loads(header["layout"])[1] == dataclasses.asdict(LAYOUT[1])
+    assert json.loads(header["kind"]) == "value"
+    assert json.loads(header["about"]) == {"model": "m"}
+
+
+@pytest.mark.parametrize("rank", [1, 4, R, None])
+def test_projection_and_reconstruction_are_those_of_the_leading_components(
+    basis: Basis, rank: int | None
+) -> None:
+    data = rows(1)
+    V = basis.components[:, : rank or R]
+    coefficients = basis.project(data, rank)
+    torch.testing.assert_close(coefficients, (data - basis.mean) @ V)
+    reconstruction = basis.reconstruct(coefficients)
+    torch.testing.assert_close(reconstruction, (data - basis.mean) @ V @ V.T + basis.mean)
+    # batches of sequences, too
+    torch.testing.assert_close(
+        basis.project(data.reshape(10, 20, P), rank), coefficients.reshape(10, 20, -1)
     )
 
 
-def assert_orthonormal(components: Tensor) -> None:
-    identity = torch.eye(components.shape[1], dtype=torch.float64)
-    torch.testing.assert_close(components.T @ components, identity, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("rank", [1, 4, R, None])
+def test_the_error_of_rows_is_the_one_that_moments_give(basis: Basis, rank: int | None) -> None:
+    found = basis.error(rows(1).reshape(4, 50, P), rank)
+    expected = reconstruction_errors(basis, moments(1).snapshot()).at(rank or R)
+    assert tuple(found) == DEFINITIONS
+    assert found == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("niter", [0, 1, 2, 8])
-@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0, 2.0])
-def test_equals_torch_svd_lowrank_on_the_rows(niter: int, decay: float) -> None:
-    data, other = rows(decay=decay), rows(decay=decay, seed=1)
-    centred = data - data.mean(dim=0)
-    torch.manual_seed(11)
-    _, deviations, expected = torch.svd_lowrank(centred, q=R, niter=niter)
-    basis = subspace_basis(moments_of(data), R, niter, seed=11)
-    assert_orthonormal(basis.components)
-    difference = basis.components @ basis.components.T - expected @ expected.T
-    assert float(difference.norm()) < 1e-6
-    torch.testing.assert_close(basis.spectrum, deviations.square(), rtol=1e-8, atol=0)
-    for rest in (centred, other - data.mean(dim=0)):
-        torch.testing.assert_close(
-            errors_at_every_rank(basis.components, rest),
-            errors_at_every_rank(expected, rest),
-            rtol=1e-8,
-            atol=0,
-        )
+def test_half_precision_rows_are_taken_and_single_precision_is_offered(basis: Basis) -> None:
+    half = rows(1).bfloat16()
+    assert basis.error(half) == pytest.approx(basis.error(half.double()), rel=1e-12)
+    single = basis.to(dtype=torch.float32)
+    assert single.project(half).dtype == torch.float32
+    assert basis.components.dtype == torch.float64
+    torch.testing.assert_close(
+        single.project(half).double(), basis.project(half), rtol=1e-5, atol=1e-6
+    )
 
 
-def test_exact_equals_the_full_svd_of_the_rows() -> None:
-    data = rows()
-    _, deviations, right = torch.linalg.svd(data - data.mean(dim=0), full_matrices=False)
-    basis = exact_basis(moments_of(data), R)
-    torch.testing.assert_close(basis.spectrum, deviations[:R].square(), rtol=1e-10, atol=0)
-    alignment = (basis.components * right[:R].T).sum(dim=0).abs()
-    torch.testing.assert_close(alignment, torch.ones_like(alignment), rtol=0, atol=1e-10)
-    torch.testing.assert_close(basis.mean, data.mean(dim=0), rtol=0, atol=0)
+def test_what_does_not_fit_is_refused(basis: Basis) -> None:
+    with pytest.raises(ValueError, match="rows have 3 columns; this basis is of 24"):
+        basis.project(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="rank is 11; this basis has 1 to 10"):
+        basis.project(rows(1), 11)
+    with pytest.raises(ValueError, match="rank is 11"):
+        basis.reconstruct(torch.zeros(2, 11))
 
 
-def test_past_the_limit_of_the_usual_solver_the_other_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    moments = moments_of(rows())
-    usual = exact_basis(moments, R)
-    monkeypatch.setattr(basis_module, "_LARGEST_SYEVD", P - 1)
-    other = exact_basis(moments, R)
-    torch.testing.assert_close(other.components, usual.components, rtol=0, atol=1e-9)
-    torch.testing.assert_close(other.spectrum, usual.spectrum, rtol=1e-10, atol=0)
+def test_other_files_are_refused(basis: Basis, tmp_path: Path) -> None:
+    path = tmp_path / "value.safetensors"
+    basis.save(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SuiteError, match="is damaged or holds something else"):
+        suite.load_basis(path)
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(SuiteError, match="holds something else"):
+        suite.load_basis(path)
+    moments(0).snapshot().save(path)
+    with pytest.raises(SuiteError, match="names the format None"):
+        suite.load_basis(path)
+    with pytest.raises(FileNotFoundError):
+        suite.load_basis(tmp_path / "none.safetensors")
 
 
-def test_more_power_iterations_come_closer_to_exact() -> None:
-    data = rows(decay=0.5)
-    centred = data - data.mean(dim=0)
-    left = [
-        float(errors_at_every_rank(basis.components, centred)[-1])
-        for basis in (
-            compute_basis(moments_of(data), rank=R, niter=niter, seed=0)
-            for niter in (0, 1, 8, "exact")
-        )
-    ]
-    assert left == sorted(left, reverse=True)
-    assert left[-2] == pytest.approx(left[-1], rel=2e-3)
-
-
-@pytest.mark.parametrize("niter", [3, "exact"])
-def test_the_largest_entry_of_every_component_is_positive(
-    niter: int | Literal["exact"],
-) -> None:
-    basis = compute_basis(moments_of(rows()), rank=R, niter=niter, seed=0)
-    columns = torch.arange(R)
-    largest = basis.components.abs().argmax(dim=0)
-    assert bool((basis.components[largest, columns] > 0).all())
-    assert bool((basis.spectrum.diff() <= 0).all())
-
-
-def test_the_seed_decides_and_the_global_generator_is_left_alone() -> None:
-    moments = moments_of(rows())
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    first = subspace_basis(moments, R, 1, seed=0)
-    assert torch.equal(torch.get_rng_state(), state)
-    again = subspace_basis(moments, R, 1, seed=0)
-    other = subspace_basis(moments, R, 1, seed=1)
-    assert torch.equal(first.components, again.components)
-    assert not torch.allclose(first.components, other.components, atol=1e-3)
-    assert (first.niter, first.seed, first.rank) == (1, 0, R)
-    assert (exact_basis(moments, R).niter, exact_basis(moments, R).seed) == ("exact", None)
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("niter", [0, 8, "exact"])
-def test_scale_changes_the_spectrum_only(scale: float, niter: int | Literal["exact"]) -> None:
-    data = rows()
-    basis = compute_basis(moments_of(data), rank=R, niter=niter, seed=0)
-    scaled = compute_basis(moments_of(data * scale), rank=R, niter=niter, seed=0)
-    torch.testing.assert_close(scaled.components, basis.components, rtol=0, atol=1e-9)
-    torch.testing.assert_close(scaled.spectrum, basis.spectrum * scale**2, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize(("count", "rank", "kept"), [(N, P + 4, P), (11, R, 10), (2, 1, 1)])
-@pytest.mark.parametrize("niter", [1, "exact"])
-def test_rank_is_cut_to_what_the_data_allow(
-    count: int, rank: int, kept: int, niter: int | Literal["exact"]
-) -> None:
-    data = rows(count=count)
-
-    def solve() -> Basis:
-        return compute_basis(moments_of(data), rank=rank, niter=niter, seed=0)
-
-    if kept < rank:
-        with pytest.warns(UserWarning, match=f"rank {rank} is more .* {kept} components are kept"):
-            basis = solve()
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            basis = solve()
-    assert basis.rank == kept
-    assert_orthonormal(basis.components)
-    # As many components as the rows have dimensions leave nothing of them.
-    centred = data - data.mean(dim=0)
-    assert float(errors_at_every_rank(basis.components, centred)[-1]) < 1e-6 * float(centred.norm())
-
-
-@pytest.mark.parametrize("niter", [0, 1, 8])
-def test_repeated_rows_give_an_orthonormal_basis_that_holds_them(niter: int) -> None:
-    data = rows(count=6).repeat(50, 1)
-    basis = subspace_basis(moments_of(data), R, niter, seed=0)
-    assert_orthonormal(basis.components)
-    centred = data - data.mean(dim=0)
-    left = errors_at_every_rank(basis.components, centred) / centred.norm()
-    assert float(left[4]) < 1e-6
-    assert float(left[3]) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("data", "rank", "niter", "message"),
-    [
-        (rows(), 0, 1, "rank is 0"),
-        (rows(), R, -1, "niter is -1"),
-        (rows(count=1), R, 1, "1 row has no principal components"),
-        (torch.full((50, P), 0.1, dtype=torch.float64), R, 1, "all 50 rows are equal"),
-        (rows() * torch.nan, R, 1, "NaN or infinity"),
-    ],
-)
-def test_impossible_requests_are_refused(data: Tensor, rank: int, niter: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        compute_basis(moments_of(data), rank=rank, niter=niter, seed=0)
+def test_the_package_loads_torch_only_with_a_basis() -> None:
+    code = "import sys, suite; suite.load_basis; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -6,59 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lightning_modules.kv.capture import CapturedKV, KVCapture, NonFiniteActivationError
 from suite.errors import InputError, SuiteError
 
-TINY: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "Llama": {},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": 6},
-    "Gemma3": {
-        "sliding_window": 6,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    "Olmo2": {},
-    "StableLm": {
-        "qk_layernorm": True,
-        "partial_rotary_factor": 0.5,
-        "use_parallel_residual": False,
-    },
-}
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
-
-
-def tiny(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> PreTrainedModel:
-    torch.manual_seed(0)
-    config_class = getattr(transformers, CONFIGS.get(family, f"{family}Config"))
-    config = config_class(**(TINY | FAMILIES.get(family, {}) | settings))
-    model: PreTrainedModel = getattr(transformers, f"{family}ForCausalLM")(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Unit norms would not show whether a norm's gain was applied.
-            if "norm" in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model.to(dtype).eval()
-
-
-def tokens(batch: int = 2, length: int = 11) -> Tensor:
-    return torch.randint(3, 64, (batch, length), generator=torch.Generator().manual_seed(1))
+Build = Callable[..., PreTrainedModel]
+Tokens = Callable[..., Tensor]
 
 
 def captured_from(model: nn.Module, ids: Tensor, mask: Tensor | None = None) -> CapturedKV:
@@ -66,117 +21,39 @@ def captured_from(model: nn.Module, ids: Tensor, mask: Tensor | None = None) -> 
         return kv.capture(ids, mask)
 
 
-def attentions(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if hasattr(module, "k_proj")]
-
-
-def by_hand(model: PreTrainedModel, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Applies projections and norms to the hidden states that enter each attention."""
-    entering: list[Tensor] = []
-    handles = [
-        module.register_forward_pre_hook(
-            lambda module, args, kwargs: entering.append(
-                kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-            ),
-            with_kwargs=True,
-        )
-        for module in attentions(model)
-    ]
-    with torch.no_grad():
-        model(ids)
-    for handle in handles:
-        handle.remove()
-    keys, values = [], []
-    for module, hidden in zip(attentions(model), entering, strict=True):
-        key: Tensor = module.k_proj(hidden)
-        if hasattr(module, "k_norm"):
-            per_head = module.k_norm.weight.shape[-1] == module.head_dim
-            key = module.k_norm(key.unflatten(-1, (-1, module.head_dim)) if per_head else key)
-            key = key.flatten(2)
-        elif hasattr(module, "k_layernorm"):
-            heads_first = key.unflatten(-1, (-1, module.head_dim)).transpose(1, 2)
-            key = module.k_layernorm(heads_first).transpose(1, 2).flatten(2)
-        keys.append(key)
-        values.append(module.v_proj(hidden))
-    return torch.cat(keys, -1), torch.cat(values, -1)
-
-
-def cached(
-    model: PreTrainedModel, ids: Tensor, rotary: Callable[..., tuple[Tensor, Tensor]], width: int
-) -> tuple[Tensor, Tensor]:
-    """Rows of the model's own cache, with rotary embedding of the first columns undone."""
-    with torch.no_grad():
-        cache = model(ids, use_cache=True).cache
-    keys, values = [], []
-    for index, layer in enumerate(cache.layers):
-        cos, sin = (part[:, None] for part in rotary(index))
-        rotated, rest = layer.keys[..., :width], layer.keys[..., width:]
-        left, right = rotated.chunk(2, dim=-1)
-        undone = rotated * cos - torch.cat((-right, left), dim=-1) * sin
-        keys.append(torch.cat((undone, rest), dim=-1).transpose(1, 2).flatten(2))
-        values.append(layer.values.transpose(1, 2).flatten(2))
-    return torch.cat(keys, -1), torch.cat(values, -1)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_equal_projections_by_hand(family: str) -> None:
-    model = tiny(family)
-    captured = captured_from(model, tokens())
-    keys, values = by_hand(model, tokens())
-    torch.testing.assert_close(captured.keys, keys, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(captured.values, values, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)], ids=["f64", "f32"]
-)
-def test_rows_equal_the_cache_with_rotary_undone(
-    family: str, dtype: torch.dtype, tolerance: float
+def test_a_sliding_window_longer_than_the_cache_still_gives_every_position(
+    tiny: Build, tokens: Tokens
 ) -> None:
-    # No more tokens than the window, so that nothing has left the cache.
-    model, ids = tiny(family, dtype), tokens(length=5)
-    captured = captured_from(model, ids)
-
-    def rotary(layer: int) -> tuple[Tensor, Tensor]:
-        types = (model.config.layer_types[layer],) if family == "Gemma3" else ()
-        probe = torch.zeros(1, dtype=torch.float64)
-        cos, sin = model.model.rotary_emb(probe, torch.arange(5)[None], *types)
-        return cos, sin
-
-    keys, values = cached(model, ids, rotary, rotary(0)[0].shape[-1])
-    torch.testing.assert_close(captured.keys.to(keys), keys, rtol=0, atol=tolerance)
-    torch.testing.assert_close(captured.values, values, rtol=0, atol=0)
-
-
-def test_a_sliding_window_longer_than_the_cache_still_gives_every_position() -> None:
-    model = tiny("Mistral")
+    model = tiny("Mistral", sliding_window=6)
     captured = captured_from(model, tokens(length=20))
-    assert captured.keys.shape == (2, 20, 3 * 2 * 8)
+    assert captured.keys.shape == (2, 20, 2 * 2 * 8)
     prefix = captured_from(model, tokens(length=20)[:, :4])
     torch.testing.assert_close(captured.keys[:, :4], prefix.keys, rtol=1e-12, atol=1e-12)
 
 
-def test_layout_names_layers_heads_and_widths() -> None:
+def test_layout_names_layers_heads_and_widths(tiny: Build) -> None:
     layout = KVCapture(tiny("Llama")).layout
     assert [(e.loop, e.layer, e.heads, e.head_dim, e.offset) for e in layout.keys] == [
         (0, 0, 2, 8, 0),
         (0, 1, 2, 8, 16),
-        (0, 2, 2, 8, 32),
     ]
     assert layout.values == layout.keys
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_heads_before_tokens_are_told_apart_when_there_are_as_many(length: int) -> None:
+def test_heads_before_tokens_are_told_apart_when_there_are_as_many(
+    length: int, tiny: Build, tokens: Tokens
+) -> None:
     # Gemma norms [batch, heads, seq, dim]; with two heads and two tokens the shape says nothing.
-    model = tiny("Gemma3")
+    model = tiny("Gemma3", sliding_window=6)
     whole = captured_from(model, tokens(length=3))
     part = captured_from(model, tokens(length=3)[:, :length])
     torch.testing.assert_close(part.keys, whole.keys[:, :length], rtol=1e-12, atol=1e-12)
 
 
-def test_padding_on_the_right_leaves_rows_at_tokens_as_they_were() -> None:
+def test_padding_on_the_right_leaves_rows_at_tokens_as_they_were(
+    tiny: Build, tokens: Tokens
+) -> None:
     model, ids = tiny("Llama"), tokens(length=9)
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
@@ -186,12 +63,12 @@ def test_padding_on_the_right_leaves_rows_at_tokens_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_rows_keep_the_model_precision(dtype: torch.dtype) -> None:
+def test_rows_keep_the_model_precision(dtype: torch.dtype, tiny: Build, tokens: Tokens) -> None:
     captured = captured_from(tiny("Llama", dtype), tokens())
     assert (captured.keys.dtype, captured.values.dtype) == (dtype, dtype)
 
 
-def test_layers_of_different_precision_are_kept_in_the_wider_one() -> None:
+def test_layers_of_different_precision_are_kept_in_the_wider_one(tokens: Tokens) -> None:
     model = ToyLooped(loops=1)
     narrow = captured_from(model, tokens())
     model.layers[1].k_proj.register_forward_hook(lambda module, args, out: out.double() / 3)
@@ -206,15 +83,18 @@ def test_layers_of_different_precision_are_kept_in_the_wider_one() -> None:
 class ToyAttention(nn.Module):
     """Projections alone; what it returns depends on both of them."""
 
-    def __init__(self, width: int, scale: float = 1.0) -> None:
+    def __init__(self, width: int, scale: float = 1.0, layer: int | None = 0) -> None:
         super().__init__()
-        self.head_dim = 4
         self.scale = scale
+        self.layer_idx = layer
         self.k_proj = nn.Linear(width, width)
         self.v_proj = nn.Linear(width, width // 2)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, cache: Any = None, index: int = 0) -> Tensor:
         keys, values = self.k_proj(hidden), self.v_proj(hidden)
+        if cache is not None:
+            heads = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in (keys, values))
+            cache.update(*heads, index)
         mixed = torch.tanh(keys + torch.cat((values, values), -1))
         keys.mul_(self.scale)  # as in-place rotary embedding would
         return hidden + mixed
@@ -225,20 +105,22 @@ class ToyLooped(nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.embed = nn.Embedding(64, width)
-        self.layers = nn.ModuleList(ToyAttention(width, scale=-5.0) for _ in range(layers))
+        self.layers = nn.ModuleList(ToyAttention(width, -5.0, layer) for layer in range(layers))
         self.unused = ToyAttention(width)
         self.dropout = nn.Dropout(0.5)
         self.loops = loops
 
-    def forward(self, input_ids: Tensor, attention_mask: Any, use_cache: bool) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Any, use_cache: bool, cache: Any = None
+    ) -> Tensor:
         hidden: Tensor = self.dropout(self.embed(input_ids))
-        for _ in range(self.loops):
-            for layer in self.layers:
-                hidden = layer(hidden)
+        for loop in range(self.loops):
+            for index, layer in enumerate(self.layers, start=loop * len(self.layers)):
+                hidden = layer(hidden, cache, index)
         return hidden
 
 
-def test_a_looped_model_gives_an_entry_for_each_loop_in_order() -> None:
+def test_a_looped_model_gives_an_entry_for_each_loop_in_order(tokens: Tokens) -> None:
     model = ToyLooped()
     captured = captured_from(model, tokens())
     hidden, keys, values = model.embed(tokens()), [], []
@@ -256,23 +138,39 @@ def test_a_looped_model_gives_an_entry_for_each_loop_in_order() -> None:
     assert {(e.heads, e.head_dim) for e in captured.layout.values} == {(4, 2)}
 
 
-def test_looplm_rows_equal_its_cache_loop_by_loop() -> None:
+def test_looplm_gives_by_hooks_what_its_cache_holds_loop_by_loop(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modeling = pytest.importorskip("lightning_modules.looplm.modeling")
     torch.manual_seed(0)
-    settings = TINY | {"total_ut_steps": 3, "num_hidden_layers": 2}
-    model = modeling.LoopLMForCausalLM(modeling.LoopLMConfig(**settings)).double().eval()
-    ids = tokens(length=5)
-    captured = captured_from(model, ids)
+    config = modeling.LoopLMConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        total_ut_steps=3,
+    )
+    model = modeling.LoopLMForCausalLM(config).double().eval()
+    by_hooks = captured_from(model, tokens())
+    assert KVCapture(model).route == "hooks: LoopLMAttention k_proj, v_proj"
+    order = [(loop, layer) for loop in range(3) for layer in range(2)]
+    assert [(entry.loop, entry.layer) for entry in by_hooks.layout.keys] == order
+    monkeypatch.setattr("lightning_modules.kv.capture.hook_route", lambda *probed: None)
+    by_cache = captured_from(model, tokens())
+    assert [entry.layer for entry in by_cache.layout.keys] == list(range(6))
+    torch.testing.assert_close(by_cache.keys, by_hooks.keys, rtol=1e-6, atol=1e-6)
+    assert torch.equal(by_cache.values, by_hooks.values)
 
-    def rotary(layer: int) -> tuple[Tensor, Tensor]:
-        probe = torch.zeros(1, dtype=torch.float64)
-        cos, sin = model.model.rotary_emb(probe, torch.arange(5)[None])
-        return cos, sin
 
-    keys, values = cached(model, ids, rotary, 8)
-    assert captured.layout.key_width == 3 * 2 * 2 * 8
-    torch.testing.assert_close(captured.keys, keys, rtol=0, atol=1e-6)
-    torch.testing.assert_close(captured.values, values, rtol=0, atol=0)
+def test_a_module_that_stands_in_several_layers_gives_an_entry_for_each(tokens: Tokens) -> None:
+    looped, shared = ToyLooped(loops=2), ToyLooped(loops=2)
+    for layer in shared.layers:
+        layer.layer_idx = None
+    captured = captured_from(shared, tokens())
+    assert [(e.loop, e.layer) for e in captured.layout.keys] == [(0, layer) for layer in range(4)]
+    assert torch.equal(captured.keys, captured_from(looped, tokens()).keys)
 
 
 def num_hooks(model: nn.Module) -> int:
@@ -280,7 +178,7 @@ def num_hooks(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_hooks_and_mode_are_restored_on_leaving(fails: bool) -> None:
+def test_hooks_and_mode_are_restored_on_leaving(fails: bool, tokens: Tokens) -> None:
     model = ToyLooped().train()
     model.layers[1].eval()
     before = [module.training for module in model.modules()]
@@ -288,7 +186,7 @@ def test_hooks_and_mode_are_restored_on_leaving(fails: bool) -> None:
     def work() -> None:
         with KVCapture(model) as kv:
             assert not model.training
-            assert num_hooks(model) == 6
+            assert num_hooks(model) == 4  # none on the module that is not run
             kv.capture(tokens())
             if fails:
                 raise KeyError("some failure of the caller")
@@ -302,20 +200,22 @@ def test_hooks_and_mode_are_restored_on_leaving(fails: bool) -> None:
     assert [module.training for module in model.modules()] == before
 
 
-def test_the_head_is_not_run() -> None:
+def test_the_head_is_not_run(tiny: Build, tokens: Tokens) -> None:
     model = tiny("Llama")
     model.lm_head = nn.Linear(1, 1)  # of a wrong shape, so that running it would fail
-    assert captured_from(model, tokens()).keys.shape == (2, 11, 48)
+    assert captured_from(model, tokens()).keys.shape == (2, 11, 32)
 
 
-def test_capture_outside_the_context_is_refused() -> None:
+def test_capture_outside_the_context_is_refused(tokens: Tokens) -> None:
     kv = KVCapture(ToyLooped())
     with pytest.raises(SuiteError, match="inside"):
         kv.capture(tokens())
 
 
 @pytest.mark.parametrize(("loops", "message"), [(2, "4 of 6"), (4, "another path")])
-def test_another_number_of_loops_than_at_first_is_refused(loops: int, message: str) -> None:
+def test_another_number_of_loops_than_at_first_is_refused(
+    loops: int, message: str, tokens: Tokens
+) -> None:
     model = ToyLooped(loops=3)
     with KVCapture(model) as kv:
         model.loops = loops
@@ -324,7 +224,9 @@ def test_another_number_of_loops_than_at_first_is_refused(loops: int, message: s
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_row_that_is_not_finite_names_layer_and_sequence(value: float) -> None:
+def test_a_row_that_is_not_finite_names_layer_and_sequence(
+    value: float, tiny: Build, tokens: Tokens
+) -> None:
     model, ids = tiny("Llama"), tokens(batch=3)
     ids[2, 5] = 1
     with torch.no_grad():
@@ -352,7 +254,7 @@ def test_a_row_that_is_not_finite_names_layer_and_sequence(value: float) -> None
         kv.capture(ids)
 
 
-def test_rows_that_are_not_finite_at_padding_are_let_pass() -> None:
+def test_rows_that_are_not_finite_at_padding_are_let_pass(tokens: Tokens) -> None:
     model, ids = ToyLooped(), tokens()
     mask = torch.ones_like(ids)
     mask[0, 8:] = 0
@@ -366,6 +268,33 @@ def test_rows_that_are_not_finite_at_padding_are_let_pass() -> None:
         captured_from(model, ids)
 
 
-def test_a_model_that_runs_none_of_its_projections_is_refused() -> None:
-    with pytest.raises(InputError, match="ToyLooped runs no pair of k_proj and v_proj on text"):
+def test_a_model_that_stores_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="ToyLooped stores no keys and values on text"):
         KVCapture(ToyLooped(loops=0))
+
+
+def test_a_projection_that_is_not_what_is_stored_is_not_read(tokens: Tokens) -> None:
+    class Scaled(ToyAttention):
+        def forward(self, hidden: Tensor, cache: Any = None, index: int = 0) -> Tensor:
+            return super().forward(2 * hidden, cache, index) - hidden
+
+    model = ToyLooped(loops=1)
+    model.layers[1] = Scaled(16, layer=1)
+    assert KVCapture(model).route == "hooks: ToyAttention k_proj, v_proj; Scaled k_proj, v_proj"
+
+    class Shifted(ToyAttention):
+        def forward(self, hidden: Tensor, cache: Any = None, index: int = 0) -> Tensor:
+            keys, values = self.k_proj(hidden) + 1, self.v_proj(hidden)
+            if cache is not None:
+                heads = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in (keys, values))
+                cache.update(*heads, index)
+            return hidden + keys
+
+    model.layers[1] = shifted = Shifted(16, layer=1)
+    kv = KVCapture(model)
+    assert kv.route == "cache: ToyLooped keys, not rotated"
+    with kv, torch.no_grad():
+        hidden = model.layers[0](model.embed(tokens()))
+        rows = kv.capture(tokens())
+        expected = shifted.k_proj(hidden) + 1
+    torch.testing.assert_close(rows.keys[..., 16:], expected, rtol=1e-6, atol=1e-6)

@@ -7,8 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_modules.kv.basis import compute_basis
-from lightning_modules.kv.errors import DEFINITIONS, ReconstructionErrors, reconstruction_errors
+from lightning_modules.kv.components import compute_basis
+from lightning_modules.kv.errors import (
+    DEFINITIONS,
+    ReconstructionErrors,
+    head_errors,
+    reconstruction_errors,
+)
+from lightning_modules.kv.layout import KVEntry, KVLayout
 from lightning_modules.kv.moments import CentredMoments, Moments
 
 N, P, R = 700, 80, 60
@@ -151,3 +157,60 @@ def test_rows_of_another_width_are_refused() -> None:
     narrow = CentredMoments(count=2, mean=torch.zeros(3).double(), scatter=torch.eye(3).double())
     with pytest.raises(ValueError, match="width 80, the evaluated rows 3"):
         reconstruction_errors(basis, narrow)
+
+
+HEADS = KVLayout(
+    keys=(
+        KVEntry(loop=0, layer=0, heads=2, head_dim=16, offset=0),
+        KVEntry(loop=0, layer=1, heads=3, head_dim=8, offset=32),
+        KVEntry(loop=1, layer=0, heads=1, head_dim=24, offset=56),
+    ),
+    values=(),
+).slices("key")
+
+
+@pytest.mark.parametrize(("mean", "decay"), [(0.0, 0.5), (3.0, 1.0), (1e3, 2.0)])
+@pytest.mark.parametrize("niter", [1, "exact"])
+def test_every_head_at_every_rank_equals_explicit_projection(
+    mean: float, decay: float, niter: int
+) -> None:
+    basis = compute_basis(moments_of(rows(1, mean=mean, decay=decay)), rank=R, niter=niter, seed=0)
+    data = rows(2, mean=mean, decay=decay)
+    whole, by_head = head_errors(basis, moments_of(data), HEADS)
+    assert by_head.heads == HEADS
+    centred, own = data - basis.mean, data - data.mean(dim=0)
+    for rank in (1, 2, 17, R):
+        part = basis.components[:, :rank]
+        left = (centred - centred @ part @ part.T).square().sum(dim=0)
+        for position, head in enumerate(HEADS):
+            found = by_head.over([position]).at(rank)
+            norm, spread = (z[:, head.columns].square().sum() for z in (data, own))
+            expected = float(left[head.columns].sum())
+            # traces of the whole head cancel: what is left of it is known to so many digits
+            tolerance = {"rel": 1e-8, "abs": 1e-13 * float(spread / norm)}
+            assert found["relative_squared_error"] == pytest.approx(
+                expected / float(norm), **tolerance
+            )
+            assert found["centred_relative_error"] ** 2 == pytest.approx(
+                expected / float(spread), rel=1e-8, abs=1e-13
+            )
+    # the squares of the heads add up to those of the row
+    np.testing.assert_allclose(
+        by_head.squared.sum(axis=0),
+        whole.relative_squared_error * by_head.norm.sum(),
+        rtol=1e-9,
+        atol=1e-12 * by_head.centred_norm.sum(),
+    )
+
+
+def test_errors_beside_those_of_heads_are_the_same() -> None:
+    basis = compute_basis(moments_of(rows(1, mean=3.0)), rank=R, niter=1, seed=0)
+    other = moments_of(rows(2, mean=3.0))
+    alone, (beside, by_head) = (
+        reconstruction_errors(basis, other),
+        head_errors(basis, other, HEADS),
+    )
+    everything = by_head.over(range(len(HEADS)))
+    for name in DEFINITIONS:
+        np.testing.assert_allclose(getattr(beside, name), getattr(alone, name), rtol=1e-11)
+        np.testing.assert_allclose(getattr(everything, name), getattr(alone, name), rtol=1e-7)

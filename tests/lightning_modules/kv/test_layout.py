@@ -44,9 +44,38 @@ def test_entries_that_do_not_fit_are_refused(offset: int, heads: int) -> None:
         KVLayout(keys=(entry,), values=stacked([(1, 4)]))
 
 
-def test_a_row_without_entries_is_refused() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        KVLayout(keys=stacked([(1, 4)]), values=())
+def test_a_row_without_keys_is_refused() -> None:
+    with pytest.raises(ValueError, match="no keys"):
+        KVLayout(keys=(), values=stacked([(1, 4)]))
+
+
+def test_latents_are_keys_without_values() -> None:
+    layout = KVLayout(keys=stacked([(1, 16), (1, 16)]), values=())
+    assert (layout.kinds, layout.key_width, layout.value_width) == (("key",), 32, 0)
+    assert layout.slices("value") == ()
+    assert KVLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+
+
+def test_the_route_is_kept_and_makes_no_difference() -> None:
+    keys = stacked([(2, 8)])
+    plain = KVLayout(keys=keys, values=keys)
+    named = KVLayout(keys=keys, values=keys, route="hooks: SomeAttention k_proj, v_proj")
+    assert named == plain
+    assert KVLayout.from_dict(json.loads(json.dumps(named.to_dict()))).route == named.route
+    record = {name: part for name, part in plain.to_dict().items() if name != "route"}
+    assert KVLayout.from_dict(record).route == ""
+
+
+def test_slices_name_every_head_of_every_layer() -> None:
+    layout = KVLayout(keys=stacked([(2, 8), (1, 32)]), values=stacked([(2, 4), (1, 4)]))
+    assert layout.kinds == ("key", "value")
+    found = [(part.loop, part.layer, part.head, part.columns) for part in layout.slices("key")]
+    assert found == [
+        (0, 0, 0, slice(0, 8)),
+        (0, 0, 1, slice(8, 16)),
+        (0, 1, 0, slice(16, 48)),
+    ]
+    assert [part.columns.stop for part in layout.slices("value")] == [4, 8, 12]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +84,7 @@ def test_a_row_without_entries_is_refused() -> None:
         {},
         {"keys": [], "values": 3},
         {"keys": [{"loop": 0}], "values": []},
+        {"keys": [], "values": []},
         {"keys": [{"colour": 1}], "values": []},
         {"keys": ["loop"], "values": []},
     ],

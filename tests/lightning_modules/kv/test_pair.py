@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lightning_modules.kv.pair import CentredPair, MomentsPair
+from lightning_modules.kv.layout import KVEntry, KVLayout
+from lightning_modules.kv.pair import CentredPair, MomentsPair, StoredPair
 from suite.errors import SuiteError
 
 KEYS, VALUES = 6, 4
@@ -104,3 +105,49 @@ def test_a_file_that_lacks_a_part_is_refused(tmp_path: Path, missing: str) -> No
     save_file(tensors, path)
     with pytest.raises(SuiteError, match="delete it"):
         MomentsPair.load(path)
+
+
+@pytest.mark.parametrize("count", [2, 1023, 1024, 1500])
+def test_a_file_gives_one_matrix_at_a_time_to_the_bit(tmp_path: Path, count: int) -> None:
+    keys, values = rows(count)
+    pair = pair_of(keys, values)
+    pair.seconds = 2.5
+    path = tmp_path / "pair.safetensors"
+    pair.save(path)
+    stored = StoredPair.open(path)
+    assert (stored.kinds, stored.layout) == (("key", "value"), None)
+    # read twice, since taking the moments out of the running state must not change the file
+    for _ in range(2):
+        whole = CentredPair(key=stored.key, value=stored.of("value"), seconds=stored.seconds)
+        assert_same_bits(whole, pair.centred())
+    assert MomentsPair.load(path).num_rows == count
+
+
+def test_the_file_says_what_the_columns_are(tmp_path: Path) -> None:
+    layout = KVLayout(
+        keys=(KVEntry(loop=0, layer=0, heads=3, head_dim=2, offset=0),),
+        values=(KVEntry(loop=0, layer=0, heads=1, head_dim=4, offset=0),),
+    )
+    pair = MomentsPair(KEYS, VALUES, layout=layout)
+    pair.update(*rows(5))
+    pair.save(tmp_path / "pair.safetensors")
+    assert StoredPair.open(tmp_path / "pair.safetensors").layout == layout
+    assert MomentsPair.load(tmp_path / "pair.safetensors").layout == layout
+    assert pair.centred().layout == layout
+
+
+def test_latents_have_no_values(tmp_path: Path) -> None:
+    keys, _ = rows(30)
+    pair = MomentsPair(KEYS, 0)
+    pair.update(keys, torch.zeros(30, 0))
+    pair.save(tmp_path / "pair.safetensors")
+    stored = StoredPair.open(tmp_path / "pair.safetensors")
+    assert stored.kinds == pair.centred().kinds == ("key",)
+    assert torch.equal(stored.key.scatter, pair.centred().of("key").scatter)
+    assert MomentsPair.load(tmp_path / "pair.safetensors").num_rows == 30
+
+
+def test_something_else_is_not_taken_for_a_pair(tmp_path: Path) -> None:
+    save_file({"seconds": torch.zeros(2)}, tmp_path / "pair.safetensors")
+    with pytest.raises(SuiteError, match="delete it"):
+        StoredPair.open(tmp_path / "pair.safetensors")

@@ -137,6 +137,18 @@ def test_no_match_names_the_pattern_and_the_folder(tmp_path: Path) -> None:
     assert f"no file matches '*.txt', searched from {tmp_path}" in str(error)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_column_of_lists_gives_a_document_for_each_text(tmp_path: Path, name: str) -> None:
+    rows: list[dict[str, object]] = [
+        {"text": ["one", "two"]},
+        {"text": []},
+        {"text": None},
+        {"text": ["three", None, "  "]},
+    ]
+    (write_jsonl if name.endswith("jsonl") else write_parquet)(tmp_path / name, rows)
+    assert files(tmp_path, name).documents == ("one", "two", "three")
+
+
 @pytest.mark.parametrize(
     ("fields", "key"), [({"where": ("a > 1",)}, "where"), ({"column": "b"}, "column")]
 )

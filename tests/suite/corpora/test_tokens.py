@@ -1,4 +1,4 @@
-"""Token streams and pieces: nothing lost, nothing joined, nothing computed twice."""
+"""Token streams: nothing lost, nothing joined, nothing computed twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from suite.corpora import (
     join_documents,
     load_corpus,
     load_tokenizer,
-    pieces,
     token_stream,
 )
 from suite.corpora.byte_level import ByteTokenizer
@@ -163,53 +162,3 @@ def test_failed_write_leaves_the_old_file_alone(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, fails)
     assert [each.read_bytes() for each in path.parent.iterdir()] == [b"old"]
-
-
-@given(documents=DOCUMENTS, length=st.integers(1, 7), seed=st.integers(0, 2**32 - 1))
-def test_pieces_never_join_documents_and_lose_nothing(
-    documents: list[str], length: int, seed: int
-) -> None:
-    found = [
-        bytes(piece.tolist())
-        for piece in pieces(documents, BYTE, sequence_length=length, seed=seed)
-    ]
-    expected = [
-        encoded[start : start + length]
-        for encoded in (text.encode() for text in documents)
-        for start in range(0, len(encoded), length)
-    ]
-    assert sorted(found) == sorted(expected)
-    again = [*pieces(documents[::-1], BYTE, sequence_length=length, seed=seed)]
-    assert [bytes(piece.tolist()) for piece in again] == found
-
-
-def test_pieces_of_a_document_follow_each_other(corpus: Corpus) -> None:
-    joined: list[str] = []
-    rest = ""
-    for piece in pieces(corpus.train, BYTE, sequence_length=100, seed=4):
-        rest += BYTE.decode(piece.tolist())
-        if len(piece) < 100:
-            joined.append(rest)
-            rest = ""
-    assert sorted("".join(joined)) == sorted("".join(corpus.train))
-    assert "".join(joined).startswith(next(t for t in corpus.train if joined[0].startswith(t)))
-
-
-def test_piece_order_is_seeded_and_mixes_the_source(corpus: Corpus) -> None:
-    def order(seed: int) -> list[str]:
-        whole = pieces(corpus.train, BYTE, sequence_length=10**6, seed=seed)
-        return [BYTE.decode(piece.tolist()) for piece in whole]
-
-    assert order(0) == order(0)
-    assert sorted(order(0)) == sorted(corpus.train)
-    positions = [np.array([corpus.train.index(text) for text in order(seed)]) for seed in (0, 1)]
-    source = np.arange(len(corpus.train))
-    # Independent orders correlate with standard deviation 1 / sqrt(n - 1), here about 0.09.
-    for one, other in ((positions[0], positions[1]), (positions[0], source)):
-        assert abs(np.corrcoef(one, other)[0, 1]) < 0.35
-
-
-def test_pieces_are_tokenised_as_they_are_asked_for(corpus: Corpus) -> None:
-    tokenizer = CountingTokenizer()
-    next(pieces(corpus.train, tokenizer, sequence_length=50, seed=0))
-    assert tokenizer.encoded < len(corpus.train) / 4

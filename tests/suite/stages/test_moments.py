@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, LlamaModel
 
 from lightning_modules.kv.capture import KVCapture
-from lightning_modules.kv.pair import CentredPair
-from suite.corpora import pieces
+from lightning_modules.kv.pair import StoredPair
 from suite.corpora.byte_level import ByteTokenizer
+from suite.corpora.tokens import cut, ordered, tokenised
 from suite.errors import InputError
 from suite.materials import Materials
 from suite.models import ModelSource, find_checkpoint
@@ -43,10 +43,10 @@ class Stage:
     def ensure(self, *budgets: int, corpus: str = "one", evaluate_on: tuple[str, ...] = ()) -> None:
         self.cache.ensure(self.source, corpus, budgets=budgets, evaluate_on=evaluate_on)
 
-    def at(self, tokens: int, corpus: str = "one") -> CentredPair:
+    def at(self, tokens: int, corpus: str = "one") -> StoredPair:
         return self.cache.at(self.source, corpus, tokens)
 
-    def evaluation(self, corpus: str) -> CentredPair:
+    def evaluation(self, corpus: str) -> StoredPair:
         return self.cache.evaluation(self.source, corpus)
 
     def files(self) -> list[Path]:
@@ -129,7 +129,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     handle.remove()
 
 
-def assert_same_bits(one: CentredPair, other: CentredPair) -> None:
+def assert_same_bits(one: StoredPair, other: StoredPair) -> None:
     for kind in ("key", "value"):
         left, right = getattr(one, kind), getattr(other, kind)
         assert left.count == right.count
@@ -148,9 +148,10 @@ def rows_by_hand(stage: Stage, corpus: str, side: Any) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         if name.endswith(("k_proj", "v_proj")):
             module.register_forward_hook(keep(name.rsplit(".", 1)[-1]))
-    documents = stage.context.materials.corpus(corpus).side(side)
+    (part,) = stage.context.materials.corpus(corpus).parts(side)
     rows: dict[str, list[Tensor]] = {"key": [], "value": []}
-    for piece in pieces(documents, ByteTokenizer(), sequence_length=LENGTH, seed=0):
+    documents = tokenised(ordered(part.documents, seed=0), ByteTokenizer())
+    for piece in (piece for document in documents for piece in cut(document, LENGTH)):
         with torch.no_grad():
             model(torch.from_numpy(piece)[None])
         for kind, name in (("key", "k_proj"), ("value", "v_proj")):
@@ -159,7 +160,7 @@ def rows_by_hand(stage: Stage, corpus: str, side: Any) -> dict[str, Tensor]:
     return {kind: torch.cat(parts) for kind, parts in rows.items()}
 
 
-def assert_moments_of(moments: CentredPair, rows: dict[str, Tensor], count: int) -> None:
+def assert_moments_of(moments: StoredPair, rows: dict[str, Tensor], count: int) -> None:
     for kind in ("key", "value"):
         found, data = getattr(moments, kind), rows[kind][:count]
         assert found.count == len(data) == count
