@@ -199,6 +199,12 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
+def _fit(options: argparse.Namespace) -> int:
+    from suite.tables.command import run_fit
+
+    return run_fit(options)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from suite.doctor.run import run_doctor
     from suite.tracking.home import Home
@@ -224,6 +230,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "report": _report,
     "verify": _verify,
+    "fit": _fit,
     "ui": _ui,
     "export": _export,
     "import": _import,

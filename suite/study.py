@@ -196,7 +196,9 @@ class LawSpec:
     """A scaling law fitted to the tracked curves of the study's pretraining cells.
 
     Attributes:
-        form: ``looplm_total`` (N, D and T_m; 10 parameters) or ``chinchilla`` (N and D).
+        form: ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
+            ``recurrence_equivalence`` (N within and outside the loop, D and T_m) or
+            ``parameters + tokens + rising recurrence`` (``looplm_total`` without its shifts).
         metric: the tracked curve that is fitted.
         parameters: which count is N: all parameters, or all but embedding and head.
         fit_from: share of each curve's tokens, from its start, that the fit leaves out.
@@ -207,7 +209,12 @@ class LawSpec:
         hold_out: cells kept for the held-out test.
     """
 
-    form: Literal["looplm_total", "chinchilla"] = "looplm_total"
+    form: Literal[
+        "looplm_total",
+        "chinchilla",
+        "recurrence_equivalence",
+        "parameters + tokens + rising recurrence",
+    ] = "looplm_total"
     metric: Literal["train/total_loss", "val/total_loss"] = "train/total_loss"
     parameters: Literal["total", "non_embedding"] = "total"
     fit_from: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1

@@ -25,7 +25,12 @@ PANEL_STAGES = {
 }
 
 
-_AXES_OF_FORM = {"looplm_total": ("sizes", "recurrences"), "chinchilla": ("sizes",)}
+_AXES_OF_FORM = {
+    "looplm_total": ("sizes", "recurrences"),
+    "chinchilla": ("sizes",),
+    "recurrence_equivalence": ("sizes", "recurrences"),
+    "parameters + tokens + rising recurrence": ("sizes", "recurrences"),
+}
 
 
 def check_study(study: Study) -> None:

@@ -59,7 +59,8 @@ def finished_cells(context: StageContext, spec: LawSpec) -> pl.DataFrame:
     """The study's finished pretraining cells.
 
     Returns:
-        Frame with run_id, cell, parameters (N as the law counts it), recurrence, held_out.
+        Frame with run_id, cell, parameters (N as the law counts it), looped (those of them in
+        the loop), recurrence, held_out.
     """
     planned = pretraining_cells(context.materials)
     tracked = context.tracked("pretraining")
@@ -71,13 +72,23 @@ def finished_cells(context: StageContext, spec: LawSpec) -> pl.DataFrame:
         counts = cell.labels["parameters"]
         assert isinstance(counts, dict)
         held_out = size in spec.hold_out.sizes or recurrence in spec.hold_out.recurrences
-        rows.append((found.run_id, cell.fingerprint, counts[spec.parameters], recurrence, held_out))
+        rows.append(
+            (
+                found.run_id,
+                cell.fingerprint,
+                counts[spec.parameters],
+                counts["looped"],
+                recurrence,
+                held_out,
+            )
+        )
     return pl.DataFrame(
         rows,
         schema={
             "run_id": pl.String,
             "cell": pl.String,
             "parameters": pl.Int64,
+            "looped": pl.Int64,
             "recurrence": pl.Int64,
             "held_out": pl.Boolean,
         },
@@ -168,6 +179,8 @@ def _predict(
     predicted = result.predict(
         {
             "parameters": np.full_like(tokens, row["parameters"]),
+            "parameters_once": np.full_like(tokens, row["parameters"] - row["looped"]),
+            "parameters_recurrent": np.full_like(tokens, row["looped"]),
             "recurrence": np.full_like(tokens, row["recurrence"]),
             "tokens": tokens,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,9 @@ from scipy.optimize import minimize
 
 from suite.laws.fit import fit
 from suite.laws.forms import CHINCHILLA, LOOPLM_TOTAL
+from suite.laws.intervals import bootstrap
+
+Columns = dict[str, np.ndarray]
 
 pytestmark = pytest.mark.benchmark
 
@@ -65,3 +69,49 @@ def test_a_grid_of_curves_is_fitted_in_seconds(
         print(f"\nlooplm_total, 12 curves x 200 points, 64 starts: {seconds:.1f} s")
     assert found.agreeing_share == 1.0
     assert seconds < 10
+
+
+def curves_of(points: int, grid: Callable[..., Columns]) -> tuple[Columns, np.ndarray, np.ndarray]:
+    """Fifteen noisy curves of a looped grid: columns, losses, runs."""
+    columns = grid([53e6, 134e6, 374e6, 778e6, 1.36e9], [2, 4, 8], np.linspace(2e9, 2e10, points))
+    rng = np.random.default_rng(1)
+    loss = 1.5 + 300 / columns["parameters"] ** 0.35 + 900 / (columns["tokens"] + 3e8) ** 0.32
+    run = np.repeat(np.arange(15), points)
+    noise = 0.01 * rng.standard_normal(len(loss)) + 0.004 * rng.standard_normal(15)[run]
+    return columns, (loss + 0.5 / columns["recurrence"]) * np.exp(noise), run
+
+
+@pytest.mark.timeout(900)
+def test_fifteen_curves_and_500_resamples_take_less_than_a_minute(
+    grid: Callable[..., Columns], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = time.process_time()
+    found = bootstrap(LOOPLM_TOTAL, *curves_of(200, grid), starts=200, resamples=500)
+    seconds = time.process_time() - begun
+    with capsys.disabled():
+        print(
+            f"\nlooplm_total, 15 curves x 200 points, 200 starts and 500 resamples: "
+            f"{seconds:.1f} s of one core"
+        )
+    assert found.converged_share == 1.0
+    assert seconds < 60
+
+
+@pytest.mark.timeout(900)
+def test_resampling_grows_with_points_no_faster_than_they_do(
+    grid: Callable[..., Columns], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = []
+    for points in (100, 200, 400):
+        begun = time.process_time()
+        bootstrap(LOOPLM_TOTAL, *curves_of(points, grid), starts=3, resamples=100)
+        seconds.append(time.process_time() - begun)
+    growth = [later / earlier for earlier, later in pairwise(seconds)]
+    with capsys.disabled():
+        print(
+            f"\nlooplm_total, 15 curves x 100, 200, 400 points, 100 resamples: "
+            f"{', '.join(f'{took:.1f}' for took in seconds)} s, "
+            f"{growth[0]:.2f} and {growth[1]:.2f} times as long for twice the points"
+        )
+    # Other starts of the noise take other paths, some longer.
+    assert max(growth) < 2.6
