@@ -15,6 +15,7 @@ from suite.errors import InputError, SuiteError
 from suite.terminal import say
 
 if TYPE_CHECKING:
+    from suite.study import Study
     from suite.tracking.home import Home
 
 
@@ -103,8 +104,8 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Sequence[str] | None]:
-    """Name of a study in the store, and the panels that its file asks for.
+def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Study | None]:
+    """Name of a study in the store, and what its file says.
 
     A study that came from elsewhere has runs here and no file: its name is enough.
 
@@ -122,7 +123,7 @@ def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Sequen
             if named and not open_reader(home).runs(options.study).is_empty():
                 return options.study, None
         raise
-    return study.name, study.report.panels
+    return study.name, study
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -132,9 +133,9 @@ def _report(options: argparse.Namespace) -> int:
     from suite.tracking.reader import open_reader
 
     home = Home.at(options.home)
-    study, panels = _tracked_study(options, home)
-    out = contained_folder(home.reports / study, home.reports)
-    report = build_report(open_reader(home), study, panels, out)
+    name, study = _tracked_study(options, home)
+    out = contained_folder(home.reports / name, home.reports)
+    report = build_report(open_reader(home), name, study.report.panels if study else None, out)
     _show(f"report: {report.page}")
     return 0
 
@@ -205,6 +206,15 @@ def _fit(options: argparse.Namespace) -> int:
     return run_fit(options)
 
 
+def _predict(options: argparse.Namespace) -> int:
+    from suite.answers.command import run_predict
+    from suite.tracking.home import Home
+
+    home = Home.at(options.home)
+    name, study = _tracked_study(options, home)
+    return run_predict(options, home, name, study)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from suite.doctor.run import run_doctor
     from suite.tracking.home import Home
@@ -230,6 +240,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "report": _report,
     "verify": _verify,
+    "predict": _predict,
     "fit": _fit,
     "ui": _ui,
     "export": _export,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
+from suite.predict_arguments import amount
+
 _VARIABLES = (
     ("n", "parameters", "N, parameters"),
     ("d", "tokens", "D, tokens; with --from-mlflow the default is step"),
@@ -26,6 +28,7 @@ COLUMN may be a product, such as params_m*1e6.
   suite fit curves.parquet --n params --d tokens --loss loss --group run --final 5
   suite fit runs.csv --n params --d tokens --t loops --loss loss --form looplm_total \\
       --hold-out size=1B --group run --bootstrap 500
+  suite fit runs.csv --n params --predict params=13e9,tokens=5T --flops 1e24 --bootstrap 500
   suite fit --from-mlflow my-runs --n model.params --loss val_loss --where "status == 'FINISHED'"
 """
 
@@ -123,6 +126,23 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         default=[],
         help="for data_constrained: E, A, alpha, B and beta of the plain law, which then stay",
     )
+    ask = verb.add_argument_group("questions to the law")
+    ask.add_argument(
+        "--predict",
+        type=_assignments,
+        metavar="NAME=VALUE[,NAME=VALUE]",
+        action="append",
+        default=[],
+        help="loss to expect there, such as params=13e9,tokens=5T; a value for each variable of "
+        "the law, by its column or its own name; may be repeated",
+    )
+    ask.add_argument(
+        "--flops",
+        type=amount,
+        metavar="C",
+        help="the N and D of the lowest loss for so many FLOPs, taking C = 6 N D; for a study, "
+        "`suite predict` counts loops and heads too",
+    )
     verb.add_argument(
         "--out",
         metavar="FOLDER",
@@ -150,6 +170,18 @@ def _delta(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, nor inf")
     return value
+
+
+def _assignments(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, value = part.partition("=")
+        if not sign or not name.strip():
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, such as tokens=5T")
+        if name.strip() in found:
+            raise argparse.ArgumentTypeError(f"{name.strip()} is given twice in {text!r}")
+        found[name.strip()] = amount(value)
+    return found
 
 
 def _assignment(text: str) -> tuple[str, float]:

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from suite.laws._diagnosis import Diagnosis, condition_number, diagnose, symbols_at_bounds
+from suite.laws._diagnosis import (
+    Diagnosis,
+    condition_number,
+    diagnose,
+    symbols_at_bounds,
+    unidentified,
+)
 from suite.laws._search import Search, natural, search
 from suite.laws._terms import Array
 from suite.laws.forms import Form
@@ -136,3 +142,17 @@ def describe(found: Search) -> Fit:
             )
         ),
     )
+
+
+def unidentified_symbols(form: Form, variables: Mapping[str, Array]) -> tuple[str, ...]:
+    """Symbols of which points with these variables determine only combinations.
+
+    Args:
+        form: the law.
+        variables: columns [points] by name.
+
+    Raises:
+        InputError: as ``Form.columns``.
+    """
+    spent = unidentified(form, form.terms, form.columns(variables)).values()
+    return tuple(dict.fromkeys(name for _, names in spent for name in names))

@@ -28,8 +28,8 @@ from suite.laws.forms import Form
 _WARM_WIDEST = 0.1
 # Directions whose objective is within this factor of the best may win in some resample.
 _RIVAL = 2.0
-_FEWEST_RUNS = 5
-_FEWEST_RESAMPLES = 100
+FEWEST_RUNS = 5
+FEWEST_RESAMPLES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +186,7 @@ def bootstrap(
     starts: int = 64,
     resamples: int = 500,
     seed: int = 0,
+    on_start: Callable[[int], None] | None = None,
     on_resample: Callable[[int], None] | None = None,
 ) -> Bootstrap:
     """Fit a law, and fit it again to resampled runs.
@@ -202,6 +203,7 @@ def bootstrap(
         starts: starts of the fit of the original points.
         resamples: resamples of the runs.
         seed: seed of the starts and of the resamples.
+        on_start: called with the number of starts that have ended so far.
         on_resample: called with the number of resamples fitted so far.
 
     Raises:
@@ -212,15 +214,23 @@ def bootstrap(
     if run.shape != np.shape(loss):
         raise InputError(f"there are {len(run)} runs' points and {np.size(loss)} losses")
     num_runs = len(np.unique(run))
-    if num_runs < _FEWEST_RUNS:
+    if num_runs < FEWEST_RUNS:
         raise InputError(
-            f"there are {num_runs} runs; intervals over runs need at least {_FEWEST_RUNS}"
+            f"there are {num_runs} runs; intervals over runs need at least {FEWEST_RUNS}"
         )
-    if resamples < _FEWEST_RESAMPLES:
+    if resamples < FEWEST_RESAMPLES:
         raise InputError(
-            f"resamples is {resamples}; the tails of an interval need at least {_FEWEST_RESAMPLES}"
+            f"resamples is {resamples}; the tails of an interval need at least {FEWEST_RESAMPLES}"
         )
-    found = search(form, variables, loss, huber_delta=huber_delta, starts=starts, seed=seed)
+    found = search(
+        form,
+        variables,
+        loss,
+        huber_delta=huber_delta,
+        starts=starts,
+        seed=seed,
+        on_start=on_start,
+    )
     numbers = _number_runs(found, run[found.order])
     draws = np.random.default_rng(seed).multinomial(
         num_runs, np.full(num_runs, 1.0 / num_runs), size=resamples

@@ -201,7 +201,7 @@ def _check_hold_out(form: Form, usable: list[_Curve]) -> None:
     if len(fitted) == len(usable):
         return
     for name in form.variables:
-        if name == "tokens":
+        if name in ("tokens", "step"):  # which vary within a run
             continue
         left = {getattr(cell, name) for cell in fitted}
         everything = {getattr(curve.cell, name) for curve in usable}

@@ -68,6 +68,8 @@ def request_of(options: argparse.Namespace) -> FitRequest:
         starts=options.starts,
         seed=options.seed,
         bootstrap=options.bootstrap,
+        predict=tuple(options.predict),
+        flops=options.flops,
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import polars as pl
 
 import suite
+from suite.laws.allocation import Allocation
+from suite.laws.intervals import Interval
 from suite.tables.outcome import Outcome, residuals
 
 FORMAT = 1
@@ -57,6 +59,11 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "agreeing_share": fit.agreeing_share,
         "condition_number": _finite(fit.condition_number),
         "errors": _plain(asdict(outcome.goodness)),
+        "predictions": [
+            {"variables": dict(place), "loss": _interval(interval)}
+            for place, interval in outcome.answers.predictions
+        ],
+        "allocation": _allocation(outcome.answers.allocation),
         "warnings": list(outcome.warnings),
     }
 
@@ -90,6 +97,25 @@ def points_table(outcome: Outcome) -> pl.DataFrame:
             "held_out": points.held_out,
         }
     )
+
+
+def _allocation(found: Allocation | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    best = found.best
+    return {
+        "flops": found.flops,
+        "costs": "C = 6 N D",
+        "parameters": _interval(best.parameters),
+        "tokens": _interval(best.tokens),
+        "loss": _interval(best.loss),
+        "at_end": best.at_end,
+    }
+
+
+def _interval(found: Interval) -> dict[str, Any]:
+    ends = [found.lower, found.upper] if found.identified else None
+    return {"value": found.estimate, "interval": ends, "level": found.level}
 
 
 def _finite(value: float) -> float | None:

@@ -11,6 +11,7 @@ from suite.laws.fit import Fit, fit
 from suite.laws.forms import Form
 from suite.laws.goodness import Goodness, goodness
 from suite.laws.repeated_data import fit_repeated
+from suite.tables.answers import Answers, answer
 from suite.tables.columns import Array
 from suite.tables.points import TablePoints, points_of
 from suite.tables.request import FitRequest
@@ -32,7 +33,8 @@ class Outcome:
         predicted: predicted losses [points].
         goodness: errors on fitted and held-out points.
         intervals: of the parameters, where they were asked for.
-        warnings: about the points, the fit and the intervals, in plain sentences.
+        answers: what the law says where it was asked.
+        warnings: about the points, the fit, the intervals and the answers, in plain sentences.
     """
 
     table: Table
@@ -42,6 +44,7 @@ class Outcome:
     predicted: Array
     goodness: Goodness
     intervals: Intervals | None
+    answers: Answers
     warnings: tuple[str, ...]
 
     @property
@@ -70,9 +73,11 @@ def fit_table(table: Table, request: FitRequest, on_done: OnDone | None = None) 
     points = points_of(table, request, form)
     intervals = None
     if request.bootstrap:
-        result, intervals = fit_with_intervals(form, points, request, on_done)
+        found, intervals = fit_with_intervals(form, points, request, on_done)
+        result, answers = found.fit, answer(found, points, request)
     else:
         result = _fit(form, points, request, on_done)
+        answers = answer(result, points, request)
     predicted = result.predict(points.variables)
     return Outcome(
         table=table,
@@ -82,10 +87,12 @@ def fit_table(table: Table, request: FitRequest, on_done: OnDone | None = None) 
         predicted=predicted,
         goodness=goodness(points.loss, predicted, points.held_out),
         intervals=intervals,
+        answers=answers,
         warnings=(
             *points.warnings,
             *result.warnings,
             *(intervals.warnings if intervals else ()),
+            *answers.warnings,
         ),
     )
 

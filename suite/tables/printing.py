@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from suite.laws.intervals import Interval
 from suite.tables.outcome import Outcome
 from suite.terminal import shown
 
@@ -20,6 +21,8 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console.print(_parameters(outcome))
     for label, text in _facts(outcome):
         console.print(f"{label:<18}{_text(text)}", soft_wrap=True)
+    for sentence in _answers(outcome):
+        console.print(_text(sentence), soft_wrap=True)
     for warning in outcome.warnings:
         console.print(f"warning: {_text(warning)}", soft_wrap=True)
 
@@ -76,6 +79,30 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
             )
         )
     return facts
+
+
+def _answers(outcome: Outcome) -> list[str]:
+    answers, request = outcome.answers, outcome.request
+    sentences = []
+    for place, interval in answers.predictions:
+        values = ", ".join(f"{request.column(name)} {value:.10g}" for name, value in place.items())
+        sentences.append(f"loss at {values}: {_with_ends(interval, '.7g')}")
+    if answers.allocation is not None:
+        best = answers.allocation.best
+        sentences.append(
+            f"best use of {answers.allocation.flops:.3g} FLOPs, taking C = 6 N D: "
+            f"N {_with_ends(best.parameters, '.4g')}, D {_with_ends(best.tokens, '.4g')}, "
+            f"loss {_with_ends(best.loss, '.7g')}"
+        )
+    return sentences
+
+
+def _with_ends(interval: Interval, digits: str) -> str:
+    value = f"{interval.estimate:{digits}}"
+    if not interval.identified:
+        return value
+    ends = f"{interval.lower:{digits}} to {interval.upper:{digits}}"
+    return f"{value} ({interval.level:.0%} interval {ends})"
 
 
 def _text(text: str) -> str:

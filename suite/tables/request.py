@@ -40,6 +40,8 @@ class FitRequest:
         starts: starts of the optimiser.
         seed: seed of the starts and of the resamples.
         bootstrap: resamples of the groups, for intervals; 0 makes none.
+        predict: points whose loss is asked for: values by variable, or by its column.
+        flops: budget to spend in the best way, with C = 6 N D; none does not ask.
     """
 
     form: str = "chinchilla"
@@ -55,6 +57,8 @@ class FitRequest:
     starts: int = 500
     seed: int = 0
     bootstrap: int = 0
+    predict: tuple[Mapping[str, float], ...] = ()
+    flops: float | None = None
 
     def law(self) -> Form:
         """The law, once the request makes sense.
@@ -82,7 +86,37 @@ class FitRequest:
             )
         if self.bootstrap and repeats:
             raise InputError("there are no intervals for data_constrained yet", key="--bootstrap")
+        self.places(form)
+        if self.flops is not None and set(form.variables) != {"parameters", "tokens"}:
+            raise InputError(
+                f"C = 6 N D settles the cost of laws of N and D alone, and {form.name!r} reads "
+                f"{', '.join(form.variables)}; `suite predict STUDY` takes a study's own costs",
+                key="--flops",
+            )
         return form
+
+    def places(self, form: Form) -> tuple[dict[str, float], ...]:
+        """The points of ``predict``, by variable.
+
+        Raises:
+            InputError: a value for a variable of the law is missing, or belongs to none.
+        """
+        names = {name: name for name in form.variables}
+        names |= {self.column(name): name for name in form.variables}
+        found = []
+        for asked in self.predict:
+            unknown = [name for name in asked if name not in names]
+            place = {names[name]: value for name, value in asked.items() if name in names}
+            missing = [self.column(name) for name in form.variables if name not in place]
+            if unknown or missing or len(place) != len(asked):
+                listed = ", ".join(asked)
+                raise InputError(
+                    f"the law {form.name!r} needs a value for each of "
+                    f"{', '.join(map(self.column, form.variables))}, and no other; got {listed}",
+                    key="--predict",
+                )
+            found.append(place)
+        return tuple(found)
 
     def column(self, variable: str) -> str:
         """Column of a variable of the law: the one named, or that of the variable's name."""

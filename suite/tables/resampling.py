@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from suite.errors import InputError
-from suite.laws.fit import Fit
 from suite.laws.forms import Form
 from suite.laws.intervals import Bootstrap, bootstrap
 from suite.tables.columns import Array
@@ -46,7 +45,7 @@ def fit_with_intervals(
     points: TablePoints,
     request: FitRequest,
     on_resample: Callable[[int], None] | None = None,
-) -> tuple[Fit, Intervals]:
+) -> tuple[Bootstrap, Intervals]:
     """Fit the points that are not held out, and resamples of their groups.
 
     Raises:
@@ -69,7 +68,7 @@ def fit_with_intervals(
         raise InputError(str(error), key="--bootstrap") from None
     lower, upper = _bands(found, points)
     intervals = {name: found.interval(name, _LEVEL) for name in found.symbols}
-    return found.fit, Intervals(
+    return found, Intervals(
         ends={name: (interval.lower, interval.upper) for name, interval in intervals.items()},
         lower=lower,
         upper=upper,

@@ -58,7 +58,8 @@ def test_help_takes_less_than_half_a_second_of_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["studies"], ["plan", "looplm-scaling"]]
+    "arguments",
+    [["--help"], ["run", "--help"], ["predict", "--help"], ["studies"], ["plan", "looplm-scaling"]],
 )
 def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str]) -> None:
     assert modules_after(arguments) == set()
@@ -104,7 +105,7 @@ def test_settings_reach_the_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mine: 3 cells" in out
 
 
-@pytest.mark.parametrize("verb", ["plan", "run", "report", "verify"])
+@pytest.mark.parametrize("verb", ["plan", "run", "report", "verify", "predict"])
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [

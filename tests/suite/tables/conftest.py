@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from suite.cli import main
+from suite.tables.figures import displays
+from suite.tables.outcome import Outcome
 
 Run = tuple[int, str, str]
 
@@ -62,3 +65,13 @@ def runs_csv(runs: pl.DataFrame, tmp_path: Path) -> Path:
     path = tmp_path / "runs.csv"
     runs.write_csv(path)
     return path
+
+
+@pytest.fixture
+def plain_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty figures in place of drawn ones, for tests of all else that a fit writes."""
+
+    def draw(outcome: Outcome) -> dict[str, Figure]:
+        return {name: Figure(figsize=(1, 1)) for name in displays(outcome)}
+
+    monkeypatch.setattr("suite.tables.figures.draw", draw)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from suite.cli import main
 from suite.laws.fit import fit
 from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, LOOPLM_TOTAL
 
@@ -15,12 +19,30 @@ SuiteFit = Callable[..., tuple[int, str, str]]
 FEW = ("--n", "params", "--starts", 4)
 
 
+@dataclass(frozen=True)
+class Written:
+    """A fit with its figures, drawn once for all tests that look at them."""
+
+    table: Path
+    out: Path
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def written(runs: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    root = tmp_path_factory.mktemp("written")
+    runs.write_csv(root / "runs.csv")
+    out, printed = root / "new" / "fit", io.StringIO()
+    arguments = ["fit", root / "runs.csv", *FEW, "--group", "run", "--out", out]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        assert main([str(argument) for argument in arguments]) == 0
+    return Written(table=root / "runs.csv", out=out, printed=printed.getvalue())
+
+
 def test_a_fit_prints_what_a_person_needs_and_writes_it(
-    suite_fit: SuiteFit, runs_csv: Path, runs: pl.DataFrame, tmp_path: Path
+    written: Written, runs: pl.DataFrame
 ) -> None:
-    out = tmp_path / "new" / "fit"
-    code, text, _ = suite_fit(runs_csv, *FEW, "--group", "run", "--out", out)
-    assert code == 0
+    out, text = written.out, written.printed
     columns = {name: runs[column].to_numpy() for name, column in
                (("parameters", "params"), ("tokens", "tokens"))}  # fmt: skip
     expected = fit(CHINCHILLA, columns, runs["loss"].to_numpy(), starts=4)
@@ -44,14 +66,19 @@ def test_a_fit_prints_what_a_person_needs_and_writes_it(
 
 
 def test_the_same_fit_gives_the_same_bytes_and_replaces_an_earlier_one(
-    suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path
+    written: Written, suite_fit: SuiteFit, tmp_path: Path
 ) -> None:
-    for out in ("a", "b", "b"):
-        assert suite_fit(runs_csv, *FEW, "--group", "run", "--out", tmp_path / out)[0] == 0
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "fit.json").write_text('{"law": "an earlier one"}')
+    (again / "law.png").write_bytes(b"of another law")
+    assert suite_fit(written.table, *FEW, "--group", "run", "--out", again)[0] == 0
+    assert {path.name for path in again.iterdir()} == {path.name for path in written.out.iterdir()}
+    for path in written.out.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
+@pytest.mark.usefixtures("plain_figures")
 def test_a_folder_of_other_things_is_left_alone(
     suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path
 ) -> None:
@@ -67,6 +94,7 @@ def test_a_folder_of_other_things_is_left_alone(
     assert (out / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.usefixtures("plain_figures")
 def test_a_failure_while_writing_leaves_the_earlier_fit_whole(
     suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +112,7 @@ def test_a_failure_while_writing_leaves_the_earlier_fit_whole(
     assert {path.name for path in tmp_path.iterdir()} == {"fit", "runs.csv"}
 
 
+@pytest.mark.usefixtures("plain_figures")
 def test_held_out_rows_are_judged_apart(
     suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path
 ) -> None:
@@ -114,6 +143,7 @@ def test_a_factor_brings_units_together(
     assert scaled.splitlines()[3:] == plain.splitlines()[3:]
 
 
+@pytest.mark.usefixtures("plain_figures")
 def test_intervals_are_asked_for(suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path) -> None:
     code, text, _ = suite_fit(
         runs_csv, *FEW, "--group", "run", "--bootstrap", 100, "--out", tmp_path / "fit"
@@ -201,6 +231,15 @@ def test_repeated_data_from_the_command_line(
         ({}, ("--delta", "0"), "'0' is not a number above 0, nor inf"),
         ({}, ("--starts", "0"), "0 is too few"),
         ({}, ("--bootstrap", "20"), "--bootstrap: resamples is 20"),
+        ({}, ("--predict", "params=1e9"), "--predict: the law 'chinchilla' needs a value for each "
+         "of params, tokens, and no other; got params"),
+        ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
+        ({}, ("--predict", "params=1e9,tokens=5e12,loops=2"), "got params, tokens, loops"),
+        ({}, ("--predict", "params"), "'params' is not NAME=VALUE, such as tokens=5T"),
+        ({}, ("--predict", "params=-1,tokens=1"), "'-1' is not a positive number"),
+        ({}, ("--flops", "1e21", "--form", "tokens"), "--flops: C = 6 N D settles the cost of "
+         "laws of N and D alone, and 'tokens' reads tokens"),
+        ({}, ("--flops", "0"), "'0' is not a positive number"),
         ({}, ("--from-mlflow", "x"), "give either TABLE, a file, or --from-mlflow EXPERIMENT"),
     ],
 )  # fmt: skip

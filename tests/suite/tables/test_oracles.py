@@ -15,6 +15,8 @@ from scipy.optimize import minimize
 Oracle = Callable[[str], Path]
 Fit = Callable[..., dict[str, Any]]
 
+pytestmark = pytest.mark.usefixtures("plain_figures")
+
 CHINCHILLA = ["--drop-highest", 5]
 GEMSTONES: list[Any] = []
 OLMO = ["--group", "run", "--final", 5]
@@ -100,7 +102,8 @@ def test_intervals_agree_with_the_published_ones(fitted: Fit) -> None:
 
 
 def test_the_ladder_predicts_a_model_seventy_times_larger(fitted: Fit, tmp_path: Path) -> None:
-    found = fitted("olmo_ladder_c4.csv", *OLMO, "--starts", 8)
+    target = "params=13202396160,tokens=5.0001e12"
+    found = fitted("olmo_ladder_c4.csv", *OLMO, "--starts", 8, "--predict", target)
     value = {name: entry["value"] for name, entry in found["parameters"].items()}
     loss = (
         value["E"]
@@ -108,9 +111,11 @@ def test_the_ladder_predicts_a_model_seventy_times_larger(fitted: Fit, tmp_path:
         + value["B"] / 5.0001e12 ** value["beta"]
     )
     assert loss == pytest.approx(2.3443873, abs=1e-6)
+    assert found["predictions"][0]["loss"]["value"] == pytest.approx(loss, rel=1e-12)
     assert found["errors"]["mean_relative_error_fitted"] == pytest.approx(0.00247, abs=5e-6)
     written = pl.read_csv(tmp_path / "fit" / "points.csv")
     assert written["residual"].abs().mean() == pytest.approx(0.00247, abs=5e-6)
+    assert [text.split(" lies ")[0] for text in found["warnings"]] == ["N 1.32e+10", "D 5e+12"]
 
 
 def _huber(x: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: np.ndarray) -> float:

@@ -55,6 +55,7 @@ def test_a_row_is_a_logged_loss_with_all_that_its_run_logged(foreign: Home) -> N
     assert table.place(0).endswith(" at step 500")
 
 
+@pytest.mark.usefixtures("plain_figures")
 @pytest.mark.parametrize("tokens", ["seen", "step*batch", f"step*{BATCH}"])
 def test_runs_of_others_are_fitted_under_their_own_names(
     tokens: str, foreign: Home, suite_fit: Callable[..., tuple[int, str, str]], tmp_path: Path
