@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from suite.arguments import build_parser
@@ -34,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        code = _VERBS[options.verb](options)
+        with _stopped_in_words():
+            code = _VERBS[options.verb](options)
         sys.stdout.flush()  # a closed pipe shows here, not when the interpreter ends
         return code
     except SuiteError as error:
@@ -54,6 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"error: {type(error).__name__}: {error}{hint}")
         return 1
+
+
+@contextlib.contextmanager
+def _stopped_in_words() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with its clean-up and a last word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(text: str) -> None:
@@ -113,16 +129,22 @@ def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Study 
         InputError: if there is neither.
     """
     from suite.study_file import load_study
-    from suite.tracking.reader import open_reader
+    from suite.tracking.reader import open_reader, without_password
 
     try:
         study, _ = load_study(options.study, getattr(options, "overrides", ()))
-    except InputError:
-        named = not getattr(options, "overrides", ()) and not os.path.exists(options.study)
-        with contextlib.suppress(InputError):  # without a store, the study is what is missing
-            if named and not open_reader(home).runs(options.study).is_empty():
-                return options.study, None
-        raise
+    except InputError as unknown:
+        if getattr(options, "overrides", ()) or os.path.exists(options.study):
+            raise
+        try:
+            tracked = not open_reader(home).runs(options.study).is_empty()
+        except SuiteError as error:
+            raise type(error)(f"{unknown}; and its runs cannot be looked for: {error}") from error
+        if tracked:
+            return options.study, None
+        raise InputError(
+            f"{unknown}; and {without_password(home.tracking_uri)} has no runs of it"
+        ) from unknown
     return study.name, study
 
 
