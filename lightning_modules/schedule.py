@@ -50,6 +50,15 @@ class PretrainingPlan:
         """Training tokens."""
         return self.steps * self.batch_tokens
 
+    def points(self, every: int) -> tuple[int, ...]:
+        """Token counts at every so many optimiser steps, and at the last step.
+
+        Args:
+            every: ``log_every`` for the points of ``train/*``, ``evaluate_every`` for ``val/*``.
+        """
+        steps = (*range(every, self.steps, every), self.steps)
+        return tuple(step * self.batch_tokens for step in steps)
+
 
 def _whole(length: int, unit: int) -> int:
     return -(-length // unit)

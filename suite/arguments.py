@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 
 import suite
+from suite.fit_arguments import add_fit_options
+from suite.predict_arguments import add_predict_options
 
 _EPILOG = """\
 A study is one YAML file: corpora, models, budgets, searches, law, report. STUDY is the name of
@@ -17,6 +19,8 @@ a shipped study (see `suite studies`) or the path of your own file.
   suite run demo --set seed=1         any key of the study can be set from here
   suite report demo                   build figures and page from the tracking store alone
   suite verify demo                   rebuild and compare; exit 1 if a plotted value changed
+  suite predict demo --flops 1e18     what the law expects: losses, the best use of a budget
+  suite fit runs.csv --loss loss      fit a law to any table of N, D and loss
   suite ui                            follow the runs in MLflow's own pages
   suite export demo --out demo-runs   runs, curves and artifacts as one folder
   suite import demo-runs              bring it into another home, or to a server
@@ -70,6 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
             [study, *common],
             "rebuild the report from the store and compare",
         ),
+        (
+            "predict",
+            [study, *common],
+            "ask the study's law: a loss to expect, the best use of a budget, the next cell",
+        ),
+        ("fit", common, "fit a law to a table of runs, or to the runs of any experiment"),
         ("ui", common, "open the MLflow UI on the home"),
         ("export", common, "write a study's runs, curves and artifacts to a folder"),
         ("import", common, "bring an exported study into a home, or to a server"),
@@ -162,6 +172,8 @@ def _doctor_options(verb: argparse.ArgumentParser) -> None:
 _OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "plan": _plan_options,
     "verify": _verify_options,
+    "predict": add_predict_options,
+    "fit": add_fit_options,
     "ui": _ui_options,
     "export": _export_options,
     "import": _import_options,

@@ -14,7 +14,7 @@ from suite.materials import Materials
 from suite.study import CalibrationSpec, ModelSpec, Niter, PretrainingSpec, SizeSpec
 from suite.study_rules import model_label
 
-Kind = Literal["pretraining", "law", "calibration", "search", "trial", "report"]
+Kind = Literal["pretraining", "prediction", "law", "calibration", "search", "trial", "report"]
 
 
 @dataclass(frozen=True, kw_only=True)

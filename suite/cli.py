@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from suite.arguments import build_parser
@@ -15,6 +17,7 @@ from suite.errors import InputError, SuiteError
 from suite.terminal import say
 
 if TYPE_CHECKING:
+    from suite.study import Study
     from suite.tracking.home import Home
 
 
@@ -33,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        code = _VERBS[options.verb](options)
+        with _stopped_in_words():
+            code = _VERBS[options.verb](options)
         sys.stdout.flush()  # a closed pipe shows here, not when the interpreter ends
         return code
     except SuiteError as error:
@@ -53,6 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"error: {type(error).__name__}: {error}{hint}")
         return 1
+
+
+@contextlib.contextmanager
+def _stopped_in_words() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with its clean-up and a last word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(text: str) -> None:
@@ -103,8 +120,8 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Sequence[str] | None]:
-    """Name of a study in the store, and the panels that its file asks for.
+def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Study | None]:
+    """Name of a study in the store, and what its file says.
 
     A study that came from elsewhere has runs here and no file: its name is enough.
 
@@ -112,17 +129,23 @@ def _tracked_study(options: argparse.Namespace, home: Home) -> tuple[str, Sequen
         InputError: if there is neither.
     """
     from suite.study_file import load_study
-    from suite.tracking.reader import open_reader
+    from suite.tracking.reader import open_reader, without_password
 
     try:
         study, _ = load_study(options.study, getattr(options, "overrides", ()))
-    except InputError:
-        named = not getattr(options, "overrides", ()) and not os.path.exists(options.study)
-        with contextlib.suppress(InputError):  # without a store, the study is what is missing
-            if named and not open_reader(home).runs(options.study).is_empty():
-                return options.study, None
-        raise
-    return study.name, study.report.panels
+    except InputError as unknown:
+        if getattr(options, "overrides", ()) or os.path.exists(options.study):
+            raise
+        try:
+            tracked = not open_reader(home).runs(options.study).is_empty()
+        except SuiteError as error:
+            raise type(error)(f"{unknown}; and its runs cannot be looked for: {error}") from error
+        if tracked:
+            return options.study, None
+        raise InputError(
+            f"{unknown}; and {without_password(home.tracking_uri)} has no runs of it"
+        ) from unknown
+    return study.name, study
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -132,9 +155,9 @@ def _report(options: argparse.Namespace) -> int:
     from suite.tracking.reader import open_reader
 
     home = Home.at(options.home)
-    study, panels = _tracked_study(options, home)
-    out = contained_folder(home.reports / study, home.reports)
-    report = build_report(open_reader(home), study, panels, out)
+    name, study = _tracked_study(options, home)
+    out = contained_folder(home.reports / name, home.reports)
+    report = build_report(open_reader(home), name, study.report.panels if study else None, out)
     _show(f"report: {report.page}")
     return 0
 
@@ -199,6 +222,21 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
+def _fit(options: argparse.Namespace) -> int:
+    from suite.tables.command import run_fit
+
+    return run_fit(options)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from suite.answers.command import run_predict
+    from suite.tracking.home import Home
+
+    home = Home.at(options.home)
+    name, study = _tracked_study(options, home)
+    return run_predict(options, home, name, study)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from suite.doctor.run import run_doctor
     from suite.tracking.home import Home
@@ -224,6 +262,8 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "report": _report,
     "verify": _verify,
+    "predict": _predict,
+    "fit": _fit,
     "ui": _ui,
     "export": _export,
     "import": _import,

@@ -16,7 +16,15 @@ from lightning_modules.looplm.sizes import (
     training_flops_per_token,
 )
 from lightning_modules.schedule import PretrainingPlan
-from suite.study import CalibrationSpec, KVShape, ModelSpec, Niter, PretrainingSpec, Study
+from suite.study import (
+    CalibrationSpec,
+    HoldOut,
+    KVShape,
+    ModelSpec,
+    Niter,
+    PretrainingSpec,
+    Study,
+)
 from suite.study_rules import model_label, vocabulary
 from suite.terminal import shown
 
@@ -58,6 +66,8 @@ class Plan:
         utilisation: share of either peak that is assumed to be reached.
         cache_bytes: KV moments on disk, as far as shapes are known.
         searches: trials of all searches.
+        held_out: names of the cells that the law holds out; they run after the other
+            pretraining cells, once the law has predicted them.
     """
 
     study: str
@@ -67,6 +77,7 @@ class Plan:
     utilisation: float
     cache_bytes: float
     searches: int
+    held_out: tuple[str, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -103,8 +114,11 @@ def plan_study(
         utilisation: share of the peak, above 0 and at most 1.
     """
     cells: list[CellCost] = []
+    held_out: list[CellCost] = []
     if study.pretraining is not None:
-        cells += _pretraining(study.pretraining)
+        hold_out = study.law.hold_out if study.law is not None else HoldOut()
+        held_out = _pretraining(study.pretraining, hold_out, held_out=True)
+        cells += [*_pretraining(study.pretraining, hold_out, held_out=False), *held_out]
     if study.calibration is not None:
         cells += _calibration(study, study.calibration)
     return Plan(
@@ -115,14 +129,17 @@ def plan_study(
         utilisation=utilisation,
         cache_bytes=_cache_bytes(study, study.calibration) if study.calibration else 0.0,
         searches=sum(search.trials for search in study.searches),
+        held_out=tuple(cell.name for cell in held_out),
     )
 
 
-def _pretraining(spec: PretrainingSpec) -> list[CellCost]:
+def _pretraining(spec: PretrainingSpec, hold_out: HoldOut, *, held_out: bool) -> list[CellCost]:
     plan = PretrainingPlan.of(spec)
     costs = []
     for recurrence in spec.recurrences:
         for size in spec.sizes:
+            if hold_out.covers(size.name, recurrence) is not held_out:
+                continue
             shape = resolve(size, vocab_size=vocabulary(spec) or size.vocab_size or 32_000)
             flops = training_flops_per_token(shape, recurrence, spec.sequence_length)
             costs.append(
@@ -264,6 +281,12 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
         f"{plan.utilisation:.0%} of {plan.peak_flops / 1e12:,.0f} TFLOP/s "
         f"({plan.double_peak_flops / 1e12:,.0f} in float64, for moments and solves)."
     )
+    if plan.held_out:
+        console.print(
+            "The law predicts the held-out cells once the other pretraining cells have finished, "
+            f"and before any of them begins: {shown(', '.join(plan.held_out))}.",
+            markup=False,
+        )
     if any(cell.double_flops for cell in plan.cells):
         console.print("Passes that calibration cells share are counted with the first of them.")
     if needed := [cell.memory for cell in plan.cells if cell.memory is not None]:

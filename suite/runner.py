@@ -11,10 +11,11 @@ from suite.materials import Materials
 from suite.preflight import check_budgets, check_corpora, check_devices
 from suite.progress import Display
 from suite.reports.build import PAGE_NAME
+from suite.stages.blind import predict_held_out
 from suite.stages.calibration import run_calibration
 from suite.stages.context import StageContext
 from suite.stages.law import run_law
-from suite.stages.pretraining import run_pretraining
+from suite.stages.pretraining import run_held_out_pretraining, run_pretraining
 from suite.stages.report import run_report
 from suite.stages.search import run_searches
 from suite.stages.selection import select_runs
@@ -25,7 +26,14 @@ from suite.tracking.home import Home
 from suite.tracking.recovery import cut_off_runs, end_cut_off
 from suite.tracking.store import Store
 
-_STAGES = (run_pretraining, run_law, run_calibration, run_searches)
+_STAGES = (
+    run_pretraining,
+    predict_held_out,  # blind, because what it predicts has not begun
+    run_held_out_pretraining,
+    run_law,
+    run_calibration,
+    run_searches,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

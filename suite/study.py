@@ -16,6 +16,7 @@ Share = Annotated[float, Gt(0.0), Lt(1.0)]
 PositiveFloat = Annotated[float, Gt(0.0)]
 NonNegativeFloat = Annotated[float, Ge(0.0)]
 Niter = Annotated[int, Ge(0)] | Literal["exact"]
+LawTest = Literal["size", "recurrence", "first", "cell"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,14 +195,26 @@ class HoldOut:
     sizes: tuple[str, ...] = ()
     recurrences: tuple[int, ...] = ()
 
+    def covers(self, size: str, recurrence: int) -> bool:
+        """Whether the cell of this size and T_m is held out."""
+        return size in self.sizes or recurrence in self.recurrences
+
 
 @dataclass(frozen=True, kw_only=True)
 class LawSpec:
     """A scaling law fitted to the tracked curves of the study's pretraining cells.
 
+    Where cells are held out, they are trained last, after the law has put its prediction of them
+    on record.
+
     Attributes:
-        form: ``looplm_total`` (N, D and T_m; 10 parameters) or ``chinchilla`` (N and D).
-        metric: the tracked curve that is fitted.
+        form: ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
+            ``recurrence_equivalence`` (N within and outside the loop, D and T_m),
+            ``looplm_stepwise`` (N, D and the loop step, for a study of one T_m), or a sum of
+            terms, such as ``parameters + tokens + rising recurrence`` (``looplm_total`` without
+            its shifts).
+        metric: the tracked curve that is fitted; laws of the loop step read ``loss_at_step``,
+            the curves of all steps, and predict that of the last.
         parameters: which count is N: all parameters, or all but embedding and head.
         fit_from: share of each curve's tokens, from its start, that the fit leaves out.
         smoothing: width of the moving average, in logged points, taken before the fit.
@@ -209,10 +222,19 @@ class LawSpec:
         huber_delta: threshold of the Huber loss on log loss, in nats.
         starts: seeded starts of the optimiser.
         hold_out: cells kept for the held-out test.
+        resamples: resamples of the fitted cells, for 95 % intervals: at least 100, or 0 for no
+            intervals.
+        tests: further held-out tests, within the cells that are fitted: without each ``size``
+            or ``recurrence`` in turn, from the ``first`` 25, 50 and 75 % of the tokens, and
+            without each ``cell``.
+        ablations: whether every test is also made of the law without each of its terms.
+        test_starts: starts of each fit of a test.
     """
 
-    form: Literal["looplm_total", "chinchilla"] = "looplm_total"
-    metric: Literal["train/total_loss", "val/total_loss"] = "train/total_loss"
+    form: str = "looplm_total"
+    metric: Literal[
+        "train/total_loss", "val/total_loss", "train/loss_at_step", "val/loss_at_step"
+    ] = "train/total_loss"
     parameters: Literal["total", "non_embedding"] = "total"
     fit_from: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1
     smoothing: Positive = 1
@@ -220,6 +242,10 @@ class LawSpec:
     huber_delta: PositiveFloat = 1e-3
     starts: Positive = 64
     hold_out: HoldOut = field(default_factory=HoldOut)
+    resamples: Annotated[int, Ge(0)] = 500
+    tests: tuple[LawTest, ...] = ("size", "recurrence", "first")
+    ablations: bool = True
+    test_starts: Positive = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +397,9 @@ class ReportSpec:
         panels: panels whose stage the study does not have are refused.
     """
 
-    panels: tuple[Literal["loss_grid", "error_grid", "parity", "pareto"], ...] | None = None
+    panels: (
+        tuple[Literal["loss_grid", "error_grid", "parity", "residuals", "pareto"], ...] | None
+    ) = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ _ALLOWED = {
     "string_too_short": "text of {min_length} or more characters",
     "bool_type": "true or false",
     "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_from_float": "a whole number, in digits such as 10_000",
     "float_type": "a number",
     "literal_error": "{expected}",
     "greater_than": "above {gt:g}",

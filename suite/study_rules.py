@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 
 from suite.errors import InputError
+from suite.law_rules import check_law
 from suite.study import (
     CalibrationSpec,
     CorpusSpec,
-    LawSpec,
     ModelSpec,
     PretrainingSpec,
     SearchSpec,
@@ -28,12 +28,10 @@ _SMALLEST_VOCABULARY = 258
 PANEL_STAGES = {
     "loss_grid": "pretraining",
     "parity": "law",
+    "residuals": "law",
     "error_grid": "calibration",
     "pareto": "searches",
 }
-
-
-_AXES_OF_FORM = {"looplm_total": ("sizes", "recurrences"), "chinchilla": ("sizes",)}
 
 
 def check_study(study: Study) -> None:
@@ -69,7 +67,7 @@ def check_study(study: Study) -> None:
     if study.law is not None:
         if study.pretraining is None:
             raise InputError("a law needs the stage pretraining, which is missing", key="law")
-        _check_law(study.law, study.pretraining)
+        check_law(study.law, study.pretraining)
     if study.calibration is not None:
         _check_calibration(study, study.calibration)
     if study.searches and study.calibration is None:
@@ -232,48 +230,6 @@ def _check_pretraining(study: Study, pretraining: PretrainingSpec) -> None:
             f"got {micro}; it must divide batch_size = {pretraining.batch_size}",
             key="pretraining.micro_batch_size",
         )
-
-
-def _check_law(law: LawSpec, pretraining: PretrainingSpec) -> None:
-    sizes = [size.name for size in pretraining.sizes]
-    for position, name in enumerate(law.hold_out.sizes):
-        if name not in sizes:
-            raise InputError(
-                f"no size {name!r}; the study's sizes are {', '.join(sizes)}",
-                key=f"law.hold_out.sizes[{position}]",
-            )
-    for position, recurrence in enumerate(law.hold_out.recurrences):
-        if recurrence not in pretraining.recurrences:
-            raise InputError(
-                f"no recurrence {recurrence}; the study's are "
-                + ", ".join(map(str, pretraining.recurrences)),
-                key=f"law.hold_out.recurrences[{position}]",
-            )
-    left = [
-        (size, recurrence)
-        for size in sizes
-        for recurrence in pretraining.recurrences
-        if size not in law.hold_out.sizes and recurrence not in law.hold_out.recurrences
-    ]
-    if not left:
-        raise InputError(
-            f"got sizes {list(law.hold_out.sizes)} and recurrences "
-            f"{list(law.hold_out.recurrences)}; they hold out every cell and nothing is left to "
-            "fit, so leave out fewer",
-            key="law.hold_out",
-        )
-    levels = {
-        "sizes": len({size for size, _ in left}),
-        "recurrences": len({recurrence for _, recurrence in left}),
-    }
-    for axis in _AXES_OF_FORM[law.form]:
-        if levels[axis] < 2:
-            key = f"pretraining.{axis}" if len(getattr(pretraining, axis)) < 2 else "law.hold_out"
-            raise InputError(
-                f"got {levels[axis]} of pretraining.{axis} left to fit; the law {law.form!r} needs "
-                "at least two, so add some or hold out fewer",
-                key=key,
-            )
 
 
 def model_label(model: ModelSpec) -> str:

@@ -26,6 +26,8 @@ SHORTER = [
     "pretraining.tokens=8192",
     "pretraining.evaluation_tokens=2048",
     "law.starts=8",
+    "law.resamples=100",
+    "law.test_starts=4",
     "searches[0].trials=3",
 ]
 

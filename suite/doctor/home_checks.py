@@ -59,12 +59,31 @@ def check_folder(exam: Examination) -> Iterator[Finding]:
             where=tuple(map(str, found.unreadable)),
             remedy="change who owns them (`chown`) or who may read them (`chmod`)",
         )
-    if found.links:
+    refused = [path for path in found.links if _is_written_through(home, path)]
+    if refused:
+        yield Finding(
+            severity="error",
+            what=f"{len(refused)} link(s) lead out of the home from where results are written; "
+            "`suite run`, `suite report` and `suite export` refuse them",
+            where=_led(refused),
+            remedy="put what they lead to in their place, or remove them",
+        )
+    if others := [path for path in found.links if path not in refused]:
         yield note(
-            f"{len(found.links)} link(s) lead out of the home",
-            *(f"{path} -> {os.readlink(path)}" for path in found.links),
+            f"{len(others)} link(s) lead out of the home",
+            *_led(others),
             remedy="a copy of the home on another machine lacks what they lead to",
         )
+
+
+def _is_written_through(home: Home, link: Path) -> bool:
+    """Whether it stands for a folder of results; the folders of the home itself may be links."""
+    parts = (home.artifacts, home.checkpoints, home.reports)
+    return link.is_dir() and any(part in link.parents for part in parts)
+
+
+def _led(links: list[Path]) -> tuple[str, ...]:
+    return tuple(f"{path} -> {os.readlink(path)}" for path in links)
 
 
 def _written_to(home: Home) -> list[Path]:

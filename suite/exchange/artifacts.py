@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.atomic import replace_atomically
-from suite.containment import contained
+from suite.containment import contained, contained_folder
 from suite.errors import SuiteError
 from suite.exchange.layout import FileRecord, check_path
 from suite.tracking.home import Home
@@ -90,7 +90,7 @@ def fetch(store: Store, run_id: str, artifact_uri: str, target: Path) -> list[st
     try:
         if source is None:
             return sorted(_download(store, run_id, None, target))
-        paths = list(regular_files(source))
+        paths = list(regular_files(contained_folder(source, store.home.artifacts)))
     except ValueError as error:
         raise SuiteError(
             f"the artifacts of run {run_id} cannot be exported: {error}; rename or remove it"

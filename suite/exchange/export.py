@@ -80,13 +80,16 @@ def export_study(home: Home, study: str, out: Path, *, display: Display | None =
         display: where progress is shown.
 
     Raises:
-        InputError: if the study has no runs, or ``out`` is in use or cannot be written.
+        InputError: if the study has no runs, or ``out`` is in use, lies in
+            the home, or cannot be written.
         SuiteError: if another process works on the study, values of it cannot be brought to the
             tracker, or an artifact is a link.
     """
     checked_name(study, "STUDY")
     out = out.absolute()
     _refuse_used(out)
+    if out.resolve().is_relative_to(home.root.resolve()):
+        raise InputError(f"{out} lies in the home that is exported; give --out another place")
     reader = open_reader(home)
     if reader.runs(study).is_empty():
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,18 +92,31 @@ def diagnose(facts: Diagnosis) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def unidentified(
+    form: Form, terms: Sequence[Term], columns: Mapping[str, Array]
+) -> dict[Term, tuple[int, tuple[str, ...]]]:
+    """Terms that spend more parameters on their variables than these have levels.
+
+    Returns:
+        For each such term, the levels and the symbols spent, the shared constant first.
+    """
+    found = {}
+    for term in terms:
+        values = np.stack([columns[name] for name in term.variables])
+        levels = np.unique(values, axis=1).shape[1]
+        spent = tuple(symbol.name for symbol in term.symbols)
+        if form.constant:
+            spent = (form.constant.name, *spent)
+        if len(spent) > levels:
+            found[term] = (levels, spent)
+    return found
+
+
 def _unidentified(facts: Diagnosis) -> list[str]:
-    """Terms that spend more parameters on their variables than these have levels."""
     shared = facts.form.constant
     sentences = []
-    for term in facts.terms:
-        values = np.stack([facts.columns[name] for name in term.variables])
-        levels = np.unique(values, axis=1).shape[1]
-        spent = [symbol.name for symbol in term.symbols]
-        if shared:
-            spent.insert(0, shared.name)
-        if len(spent) <= levels:
-            continue
+    found = unidentified(facts.form, facts.terms, facts.columns)
+    for term, (levels, spent) in found.items():
         names = " and ".join(term.variables)
         sentences.append(
             f"{names} has {levels} levels and the law spends {len(spent)} parameters on it "

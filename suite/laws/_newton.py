@@ -51,11 +51,32 @@ class Minima:
     converged: Mask
 
 
+@dataclass(frozen=True)
+class RunWeights:
+    """How often each start counts the points of each run: one resample a start.
+
+    Attributes:
+        of_run: weights [starts, runs], not negative.
+        run: run of each point [points].
+    """
+
+    of_run: Array
+    run: NDArray[np.intp]
+
+    def of_points(self, starts: NDArray[np.intp]) -> Array:
+        """Weights of the points [starts, points]; those of all starts may not fit in memory."""
+        return self.of_run[np.ix_(starts, self.run)]
+
+
 @dataclass(kw_only=True)
 class _Lanes:
-    """The starts at work; every field has them in front."""
+    """The starts at work; every field has them in front.
+
+    ``weights`` [lanes, points] has no points where every point counts once.
+    """
 
     start: NDArray[np.intp]
+    weights: Array
     theta: Array
     delta: Array
     radius: Array
@@ -74,6 +95,11 @@ class _Lanes:
                 for f in fields(self)
             }
         )
+
+    def evaluate(self, problem: Problem, theta: Array) -> tuple[Array, Array, Array]:
+        """The objective of each lane at coordinates [lanes, size], with its derivatives."""
+        weights = self.weights if self.weights.shape[1] else None
+        return problem.objective(theta, self.delta, weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +120,13 @@ class _Step:
 
 
 def minimise(
-    problem: Problem, theta: Array, delta: float, on_finished: Callable[[int], None] | None = None
+    problem: Problem,
+    theta: Array,
+    delta: float,
+    on_finished: Callable[[int], None] | None = None,
+    *,
+    weights: RunWeights | None = None,
+    widest: float = _WIDEST,
 ) -> Minima:
     """Minimise the objective from every start.
 
@@ -105,6 +137,8 @@ def minimise(
         theta: starts [starts, size], inside the box.
         delta: threshold of the Huber loss; infinity means least squares.
         on_finished: called with the number of starts that ended since the last call.
+        weights: resample that each start fits; none counts every point once.
+        widest: threshold of the first stage. Starts that are good already need no wide one.
     """
     found = Minima(
         theta=theta.copy(),
@@ -114,7 +148,11 @@ def minimise(
     capacity = max(8, _LANE_POINTS // len(problem.target))
     exact = _EXACT * len(problem.target)
     entered = min(capacity, len(theta))
-    lanes = _enter(problem, theta, np.arange(entered), delta)
+
+    def enter(rows: NDArray[np.intp]) -> _Lanes:
+        return _enter(problem, theta, rows, max(delta, widest), weights)
+
+    lanes = enter(np.arange(entered))
     while len(lanes.start):
         step = _propose(problem, lanes)
         _advance(problem, lanes, step)
@@ -134,18 +172,26 @@ def minimise(
             room = min(capacity - len(lanes.start), len(theta) - entered)
             if room:
                 waiting = np.arange(entered, entered + room)
-                lanes = lanes.joined(_enter(problem, theta, waiting, delta))
+                lanes = lanes.joined(enter(waiting))
                 entered += room
             if on_finished:
                 on_finished(len(rows))
     return found
 
 
-def _enter(problem: Problem, theta: Array, rows: NDArray[np.intp], delta: float) -> _Lanes:
-    wide = np.full(len(rows), max(delta, _WIDEST))
-    value, gradient, hessian = problem.objective(theta[rows], wide)
+def _enter(
+    problem: Problem,
+    theta: Array,
+    rows: NDArray[np.intp],
+    delta: float,
+    weights: RunWeights | None,
+) -> _Lanes:
+    wide = np.full(len(rows), delta)
+    of_points = weights.of_points(rows) if weights else None
+    value, gradient, hessian = problem.objective(theta[rows], wide, of_points)
     return _Lanes(
         start=rows,
+        weights=np.empty((len(rows), 0)) if of_points is None else of_points,
         theta=theta[rows],
         delta=wide,
         radius=np.full(len(rows), _FIRST_RADIUS),
@@ -162,8 +208,9 @@ def _narrow(problem: Problem, lanes: _Lanes, ready: Mask, delta: float) -> None:
     if len(rows):
         lanes.delta[rows] = np.maximum(delta, _NARROWING * lanes.delta[rows])
         lanes.radius[rows] = np.maximum(lanes.radius[rows], _STAGE_RADIUS)
-        lanes.value[rows], lanes.gradient[rows], lanes.hessian[rows] = problem.objective(
-            lanes.theta[rows], lanes.delta[rows]
+        narrowed = lanes.only(ready)
+        lanes.value[rows], lanes.gradient[rows], lanes.hessian[rows] = narrowed.evaluate(
+            problem, narrowed.theta
         )
 
 
@@ -176,7 +223,7 @@ def _propose(problem: Problem, lanes: _Lanes) -> _Step:
     theta, hessian = lanes.theta, lanes.hessian
     tangent = problem.tangent(theta)
     shift = np.zeros_like(theta)  # part of the step that is decided already
-    at_floor = (theta[:, 0] <= 0) & (lanes.gradient[:, 0] > 0)
+    at_floor = (theta[:, 0] <= problem.floor) & (lanes.gradient[:, 0] > 0)
     if not problem.has_constant:
         at_floor[:] = True
     fixed = np.zeros(theta.shape, dtype=bool)
@@ -200,14 +247,14 @@ def _propose(problem: Problem, lanes: _Lanes) -> _Step:
         across[:, 0] = False
         whole = np.where(fixed, shift, step)
         moved = problem.move(theta, whole, at_floor)
-        below_floor = moved[:, 0] < 0
+        below_floor = moved[:, 0] < problem.floor
         if attempt == _ACTIVE_SET_ROUNDS - 1 or not (across.any() or below_floor.any()):
             break
         fixed |= across
         shift = np.where(across, np.clip(wanted, problem.lower, problem.upper) - theta, shift)
-        shift[below_floor, 0] = -theta[below_floor, 0]
+        shift[below_floor, 0] = problem.floor - theta[below_floor, 0]
         at_floor |= below_floor
-    moved[:, 0] = np.maximum(moved[:, 0], 0.0)
+    moved[:, 0] = np.maximum(moved[:, 0], problem.floor)
     change = shift + _apply(basis, step)
     promised = -(lanes.gradient * change + 0.5 * change * _apply(hessian, change)).sum(axis=1)
     left = 0.5 * (along**2 / np.maximum(np.abs(bends), _floor(bends))).sum(axis=1)
@@ -222,7 +269,7 @@ def _propose(problem: Problem, lanes: _Lanes) -> _Step:
 
 def _advance(problem: Problem, lanes: _Lanes, step: _Step) -> None:
     """Accept or refuse the step, and adapt the radius to how well the model foretold it."""
-    value, gradient, hessian = problem.objective(step.theta, lanes.delta)
+    value, gradient, hessian = lanes.evaluate(problem, step.theta)
     gained = lanes.value - value
     quality = gained / np.maximum(np.abs(step.promised), np.finfo(np.float64).tiny)
     # So close to the optimum the gain drowns in rounding; the Newton step is right anyway.

@@ -145,6 +145,26 @@ class PowerTerm:
         ] * np.log(values[0] + shift)
         return log_value
 
+    def gradient(self, parameters: Mapping[str, float], values: Array) -> Array:
+        """Derivatives of A / (x + t)^alpha by A, alpha and t, [symbols, points]."""
+        value = np.exp(self.log_value(parameters, values))
+        per_unit = np.exp(self.log_value({**parameters, self.coefficient.name: 1.0}, values))
+        shifted = values[0] + (parameters[self.shift.name] if self.shift else 0.0)
+        rows = [per_unit, -value * np.log(shifted)]
+        if self.shift:
+            rows.append(-value * parameters[self.exponent.name] / shifted)
+        return np.stack(rows)
+
+
+def coefficient_symbol(name: str, unit: str, exponent: str) -> Symbol:
+    """A coefficient A of ``A / x^alpha``, x in ``unit``."""
+    return Symbol(name=name, unit=f"nats {unit}^{exponent}", lower=0.0)
+
+
+def exponent_symbol(name: str) -> Symbol:
+    """An exponent alpha of ``A / x^alpha``, with the usual bounds."""
+    return Symbol(name=name, unit="", lower=1e-3, upper=10.0)
+
 
 def power(
     coefficient: str, exponent: str, variable: str, shift: str | None = None, *, rises: bool = False
@@ -160,8 +180,8 @@ def power(
     """
     unit = VARIABLES[variable].unit
     return PowerTerm(
-        coefficient=Symbol(name=coefficient, unit=f"nats {unit}^{exponent}", lower=0.0),
-        exponent=Symbol(name=exponent, unit="", lower=1e-3, upper=10.0),
+        coefficient=coefficient_symbol(coefficient, unit, exponent),
+        exponent=exponent_symbol(exponent),
         variable=variable,
         shift=Symbol(name=shift, unit=unit, lower=0.0) if shift else None,
         may_rise=rises,

@@ -25,6 +25,8 @@ _SLOPE = SearchBox(lower=-20.0, upper=5.0, start=(-5.0, 0.0))
 # A step may change the level at the reference point by at most this factor, as a logarithm.
 _LARGEST_LEVEL_STEP = 5.0
 
+_HALVINGS = 60  # of the range in which the coordinate of a pinned parameter is looked for
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Levels:
@@ -88,9 +90,12 @@ class Problem:
         has_constant: the law has a constant E; else E stays 0.
         columns: columns [points] by variable name, positive.
         loss: losses [points], positive.
+        pinned: one of ``names``, not that of a coefficient, and the natural value that this
+            parameter is held at.
 
     Attributes:
         size: search coordinates.
+        floor: least E in scaled units; the only one where ``has_constant`` is false.
         names: natural parameter that each coordinate carries; empty for E.
         lower: least values of the coordinates [size].
         upper: largest values [size].
@@ -104,9 +109,11 @@ class Problem:
         loss: Array,
         *,
         has_constant: bool,
+        pinned: tuple[str, float] | None = None,
     ) -> None:
         self.terms = tuple(terms)
         self.has_constant = has_constant
+        self.floor = 0.0
         log_loss = np.log(loss)
         self.loss_scale = float(np.exp(log_loss.mean()))
         self.target = log_loss - log_loss.mean()
@@ -126,13 +133,74 @@ class Problem:
         self.lower = np.array([0.0] + [box.lower for box in boxes])
         self.upper = np.array([np.inf] + [box.upper for box in boxes])
         self._starts = np.array([_CONSTANT_START] + [box.start for box in boxes])
+        if pinned:
+            self._pin(*pinned)
+
+    def _pin(self, name: str, value: float) -> None:
+        """Hold one parameter at a natural value, by closing the box around it.
+
+        Raises:
+            ValueError: the value lies outside the range of the search.
+        """
+        if name == "":
+            self.has_constant, self.floor = False, value / self.loss_scale
+            return
+        at = self.names.index(name)
+        theta = np.clip(self._starts[:, 0], self.lower, self.upper)
+        least, most = self.range_of(name, theta)
+        if not least <= value <= most:
+            raise ValueError(f"{name} = {value} is outside {least} to {most}")
+        low, high = float(self.lower[at]), float(self.upper[at])
+        rises = self._shape_at(at, theta, low) < self._shape_at(at, theta, high)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            if (self._shape_at(at, theta, middle) < value) == rises:
+                low = middle
+            else:
+                high = middle
+        self.lower[at] = self.upper[at] = 0.5 * (low + high)
+
+    def range_of(self, name: str, theta: Array) -> tuple[float, float]:
+        """Least and largest natural value of the constant or of a shape parameter.
+
+        Args:
+            name: one of ``names``, not that of a coefficient.
+            theta: search coordinates [size] that the others are held at.
+
+        Returns:
+            The ends of the box; for the constant, 0 and the largest loss.
+        """
+        if name == "":
+            return 0.0, float(np.exp(self.target.max())) * self.loss_scale
+        at = self.names.index(name)
+        ends = [self._shape_at(at, theta, float(end[at])) for end in (self.lower, self.upper)]
+        return min(ends), max(ends)
+
+    def _shape_at(self, at: int, theta: Array, coordinate: float) -> float:
+        """Natural value of a shape parameter where its coordinate has another value.
+
+        Parameters are monotonic in their own coordinates, whatever formula leads to them.
+        """
+        index = next(i for i, block in enumerate(self.shapes) if block.start <= at < block.stop)
+        changed = theta.copy()
+        changed[at] = coordinate
+        z = changed[self.shapes[index]]
+        found = self.terms[index].natural(0.0, z, self.scales[index], self.loss_scale)
+        return found[self.names[at]]
+
+    def inside(self, theta: Array) -> Array:
+        """Coordinates [starts, size] brought into the box, E to its floor where it is held."""
+        moved: Array = np.clip(theta, self.lower, self.upper)
+        if not self.has_constant:
+            moved[:, 0] = self.floor
+        return moved
 
     def starts(self, count: int, seed: int) -> Array:
         """Seeded starts [count, size] in the box; the first k do not depend on ``count``."""
         low, high = self._starts.T
         theta: Array = low + (high - low) * np.random.default_rng(seed).random((count, self.size))
-        theta[:, 0] *= np.exp(self.target.min()) if self.has_constant else 0.0
-        return np.clip(theta, self.lower, self.upper)
+        theta[:, 0] *= np.exp(self.target.min())
+        return self.inside(theta)
 
     def remoteness(self, theta: Array) -> Array:
         """Squared distance of theta [starts, size] from the middle of the start ranges."""
@@ -170,7 +238,9 @@ class Problem:
         forward = self._forward(theta)
         return np.log(forward.total), self._jacobian(forward)
 
-    def objective(self, theta: Array, delta: Array) -> tuple[Array, Array, Array]:
+    def objective(
+        self, theta: Array, delta: Array, weights: Array | None = None
+    ) -> tuple[Array, Array, Array]:
         """Sum over points of Huber(log prediction - log loss), with its derivatives.
 
         The Hessian is exact inside the two branches of the Huber loss: the Gauss-Newton part
@@ -179,6 +249,8 @@ class Problem:
         Args:
             theta: search coordinates [starts, size].
             delta: threshold of the Huber loss, one a start.
+            weights: how often each point counts, start by start [starts, points]; none counts
+                every point once.
 
         Returns:
             Objective [starts], gradient [starts, size], Hessian [starts, size, size].
@@ -188,11 +260,14 @@ class Problem:
         residual = np.log(forward.total) - self.target
         threshold = delta[:, None]
         pull = np.clip(residual, -threshold, threshold)  # derivative of the Huber loss
-        value = (pull * (residual - 0.5 * pull)).sum(axis=1)
-        gradient = (jacobian @ pull[:, :, None])[:, :, 0]
+        terms = pull * (residual - 0.5 * pull)
         # log of a sum: Hess(log L) = sum_t share_t (Hess log_t + grad grad^T) - J J^T
-        weight = (np.abs(residual) < threshold) - pull
-        hessian = (jacobian * weight[:, None]) @ jacobian.transpose(0, 2, 1)
+        bend = (np.abs(residual) < threshold) - pull
+        if weights is not None:
+            terms, pull, bend = terms * weights, pull * weights, bend * weights
+        value = terms.sum(axis=1)
+        gradient = (jacobian @ pull[:, :, None])[:, :, 0]
+        hessian = (jacobian * bend[:, None]) @ jacobian.transpose(0, 2, 1)
         for index, (term, levels) in enumerate(zip(self.terms, self.levels, strict=True)):
             block, slope = self.shapes[index], forward.slopes[index]
             mass = levels.gather(pull * forward.shares[index])
@@ -241,16 +316,17 @@ class Problem:
         Args:
             theta: where to start [starts, size].
             step: step [starts, size]; its first entry changes the level.
-            without_constant: starts [starts] whose E is 0 afterwards, whatever the level.
+            without_constant: starts [starts] whose E is at its floor afterwards, whatever the
+                level.
 
         Returns:
-            New coordinates. E may come out negative: the caller decides what that means.
+            New coordinates. E may come out below its floor: the caller decides what that means.
         """
         moved = np.clip(theta + step, self.lower, self.upper)
         before, after = self._at_reference(theta)[0], self._at_reference(moved)[0]
         change = np.clip(step[:, 0], -_LARGEST_LEVEL_STEP, _LARGEST_LEVEL_STEP)
         level = (theta[:, 0] + before.sum(axis=1)) * np.exp(change)
-        moved[:, 0] = np.where(without_constant, 0.0, level - after.sum(axis=1))
+        moved[:, 0] = np.where(without_constant, self.floor, level - after.sum(axis=1))
         return moved
 
     def natural(self, theta: Array) -> dict[str, float]:

@@ -44,6 +44,22 @@ VARIABLES: dict[str, Variable] = {
         Variable(name="parameters", letter="N", latex="N", unit="parameters", least=1e3),
         Variable(name="tokens", letter="D", latex="D", unit="tokens", least=1e3),
         Variable(name="recurrence", letter="T_m", latex="T_m", unit="loops"),
+        Variable(name="step", letter="T", latex="T", unit="loops"),
+        Variable(
+            name="parameters_once",
+            letter="N_once",
+            latex=r"N_{\mathrm{once}}",
+            unit="parameters",
+        ),
+        Variable(
+            name="parameters_recurrent",
+            letter="N_rec",
+            latex=r"N_{\mathrm{rec}}",
+            unit="parameters",
+            least=1e3,
+        ),
+        Variable(name="unique_tokens", letter="U", latex="U", unit="tokens", least=1e3),
+        Variable(name="x", letter="x", latex="x", unit="x"),
     )
 }
 
@@ -139,6 +155,9 @@ class Term(Protocol):
 
     def log_value(self, parameters: Mapping[str, float], values: Array) -> Array:
         """Log of the term [points] from natural parameters, values [variables, points]."""
+
+    def gradient(self, parameters: Mapping[str, float], values: Array) -> Array:
+        """Derivatives of the term by its ``symbols``, [symbols, points], in natural units."""
 
 
 def log_or_minus_infinity(value: float) -> float:

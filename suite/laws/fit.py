@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from suite.laws._diagnosis import (
+    Diagnosis,
+    condition_number,
+    diagnose,
+    symbols_at_bounds,
+    unidentified,
+)
+from suite.laws._search import Search, natural, search
+from suite.laws._terms import Array
+from suite.laws.forms import Form
 
-from suite.errors import InputError
-from suite.laws._diagnosis import Diagnosis, condition_number, diagnose, symbols_at_bounds
-from suite.laws._newton import Minima, minimise
-from suite.laws._problem import Problem
-from suite.laws._terms import Array, Term
-from suite.laws.forms import Form, check_column
-
-# Starts whose objective is within this share of the best one agree with it. Residuals below
-# ``_EXACT_RESIDUAL`` nats are those of noiseless points, where a share means nothing.
+# Starts whose objective is within this share of the best one agree with it.
 _AGREEMENT = 1e-6
-_EXACT_RESIDUAL = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,54 +100,43 @@ def fit(
             positive and finite (the row is named); there are fewer points than parameters, or
             a variable has one level only; a setting is out of range.
     """
-    if not huber_delta > 0:
-        raise InputError(f"huber_delta is {huber_delta}; it must be positive")
-    if starts < 1:
-        raise InputError(f"starts is {starts}; at least one is needed")
-    columns, loss = _checked(form, variables, loss)
-    ended = 0
+    found = search(
+        form,
+        variables,
+        loss,
+        huber_delta=huber_delta,
+        starts=starts,
+        seed=seed,
+        on_start=on_start,
+    )
+    return describe(found)
 
-    def count(finished: int) -> None:
-        nonlocal ended
-        ended += finished
-        if on_start:
-            on_start(ended)
 
-    attempts: list[tuple[Problem, Minima, tuple[Term, ...]]] = []
-    direction = _directions(starts, len(form.directions))
-    for index, terms in enumerate(form.directions):
-        problem = Problem(terms, columns, loss, has_constant=form.constant is not None)
-        theta = problem.starts(starts, seed)[direction == index]
-        if len(theta):
-            attempts.append((problem, minimise(problem, theta, huber_delta, count), terms))
-    problem, minima, terms = min(attempts, key=lambda attempt: float(attempt[1].objective.min()))
-
-    best = float(minima.objective.min())
-    slack = len(loss) * 0.5 * _EXACT_RESIDUAL**2
-    agrees = minima.objective <= best * (1 + _AGREEMENT) + slack
-    chosen = _choose(problem, minima, best * (1 + 1e-10) + slack)
-    theta = minima.theta[chosen]
-    at_bounds = symbols_at_bounds(form, problem, theta)
+def describe(found: Search) -> Fit:
+    """The fit that a search arrived at, and what to think of it."""
+    best = found.best
+    theta, problem = best.theta, best.problem
+    agrees = best.agreeing(_AGREEMENT)
+    at_bounds = symbols_at_bounds(found.form, problem, theta)
     condition = condition_number(problem, theta)
-    constant = {form.constant.name: problem.constant(theta)} if form.constant else {}
     return Fit(
-        form=form,
-        parameters=constant | problem.natural(theta),
-        objective=float(minima.objective[chosen]),
-        num_points=len(loss),
-        num_starts=starts,
+        form=found.form,
+        parameters=natural(found.form, problem, theta),
+        objective=float(best.minima.objective[best.chosen]),
+        num_points=len(found.loss),
+        num_starts=found.starts,
         agreeing_share=float(agrees.mean()),
         at_bounds=at_bounds,
         condition_number=condition,
         warnings=diagnose(
             Diagnosis(
-                form=form,
-                terms=terms,
-                columns=columns,
-                loss=loss,
+                form=found.form,
+                terms=best.terms,
+                columns=found.columns,
+                loss=found.loss,
                 agreeing=int(agrees.sum()),
                 tried=len(agrees),
-                converged=bool(minima.converged[chosen]),
+                converged=bool(best.minima.converged[best.chosen]),
                 at_bounds=at_bounds,
                 condition_number=condition,
             )
@@ -156,49 +144,15 @@ def fit(
     )
 
 
-def _directions(starts: int, directions: int) -> NDArray[np.intp]:
-    """Direction of each start: the declared one, and each fourth start one of the others."""
-    index = np.arange(starts)
-    if directions == 1:
-        return np.zeros(starts, dtype=np.intp)
-    return np.where(index % 4 == 3, 1 + (index // 4) % (directions - 1), 0)
+def unidentified_symbols(form: Form, variables: Mapping[str, Array]) -> tuple[str, ...]:
+    """Symbols of which points with these variables determine only combinations.
 
+    Args:
+        form: the law.
+        variables: columns [points] by name.
 
-def _choose(problem: Problem, minima: Minima, ceiling: float) -> int:
-    """The start to report, of those whose objective is at most ``ceiling``.
-
-    They fit equally well. Where a law is not identified they differ all the same, and the
-    least remote one spares readers an A of 1e60. What is left of ties differs by rounding;
-    the first of them, unlike the least, stays the same on another machine.
+    Raises:
+        InputError: as ``Form.columns``.
     """
-    ties = minima.objective <= ceiling
-    if (ties & minima.converged).any():
-        ties &= minima.converged
-    remoteness = np.where(ties, problem.remoteness(minima.theta), np.inf)
-    return int(np.argmax(remoteness <= remoteness.min() * (1 + 1e-6)))
-
-
-def _checked(
-    form: Form, variables: Mapping[str, Array], loss: Array
-) -> tuple[dict[str, Array], Array]:
-    """Columns and losses, checked and in canonical order."""
-    columns = form.columns(variables)
-    loss = np.asarray(loss, dtype=np.float64)
-    check_column("loss", loss)
-    points = {name: len(values) for name, values in columns.items()} | {"loss": len(loss)}
-    if len(set(points.values())) > 1:
-        listed = ", ".join(f"{name} {length}" for name, length in points.items())
-        raise InputError(f"columns differ in length: {listed}")
-    if len(loss) < len(form.symbols):
-        raise InputError(
-            f"the law {form.name!r} has {len(form.symbols)} parameters; {len(loss)} points "
-            f"cannot determine them, at least {len(form.symbols)} are needed"
-        )
-    for name, values in columns.items():
-        if np.all(values == values[0]):
-            raise InputError(
-                f"{name} is {values[0]:g} in all {len(loss)} points; the law {form.name!r} "
-                f"needs at least two levels of it"
-            )
-    order = np.lexsort((loss, *reversed(columns.values())))
-    return {name: values[order] for name, values in columns.items()}, loss[order]
+    spent = unidentified(form, form.terms, form.columns(variables)).values()
+    return tuple(dict.fromkeys(name for _, names in spent for name in names))

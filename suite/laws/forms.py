@@ -1,152 +1,28 @@
-"""Scaling laws as declared objects: a constant and a sum of terms.
-
-A new law is one ``Form`` made of terms that exist, entered in ``FORMS``.
-"""
+"""The laws by name. A new one is a ``Form`` made of terms that exist, entered in ``FORMS``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import product
-
-import numpy as np
-
 from suite.errors import InputError
+from suite.laws._compositions import compose, is_composition
+from suite.laws._equivalence import equivalence
+from suite.laws._form import Form, check_column
 from suite.laws._power import power
-from suite.laws._terms import VARIABLES, Array, Symbol, Term, log_or_minus_infinity
+from suite.laws._repetition import DataConstrainedForm
+from suite.laws._terms import VARIABLES, Symbol
 
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """``L = E + term + term + ...``, every term positive.
-
-    Attributes:
-        name: key in ``FORMS``.
-        source: where the law comes from.
-        constant: E, the loss that no scale removes; none for a law without it.
-        terms: what is added to it.
-    """
-
-    name: str
-    source: str
-    constant: Symbol | None
-    terms: tuple[Term, ...]
-
-    @property
-    def symbols(self) -> tuple[Symbol, ...]:
-        """Parameters in natural units: the constant, then term by term."""
-        constant = (self.constant,) if self.constant else ()
-        return constant + tuple(symbol for term in self.terms for symbol in term.symbols)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Variables that the law reads, in order of first use."""
-        return tuple(dict.fromkeys(name for term in self.terms for name in term.variables))
-
-    @property
-    def formula(self) -> str:
-        """The law in plain text, such as ``L = E + A/N^alpha + B/D^beta``."""
-        constant = (self.constant.name,) if self.constant else ()
-        return "L = " + " + ".join(constant + tuple(term.formula for term in self.terms))
-
-    @property
-    def latex(self) -> str:
-        """The law in LaTeX, without the dollar signs."""
-        constant = (self.constant.latex,) if self.constant else ()
-        return "L = " + " + ".join(constant + tuple(term.latex for term in self.terms))
-
-    @property
-    def directions(self) -> tuple[tuple[Term, ...], ...]:
-        """The terms in every combination of their directions; the declared one is first."""
-        return tuple(product(*(term.directions for term in self.terms)))
-
-    def columns(self, variables: Mapping[str, Array]) -> dict[str, Array]:
-        """The columns that the law reads, checked, as float64 [points].
-
-        Columns that the law does not read are left out.
-
-        Raises:
-            InputError: a column is absent, not one-dimensional, of another length, or has a
-                value that is not positive and finite (the row is named, counting from 0).
-        """
-        missing = [name for name in self.variables if name not in variables]
-        if missing:
-            raise InputError(
-                f"the law {self.name!r} reads {', '.join(self.variables)}; there is no "
-                f"{', '.join(missing)} among {', '.join(variables) or 'the columns given'}"
-            )
-        checked = {name: np.asarray(variables[name], dtype=np.float64) for name in self.variables}
-        for name, values in checked.items():
-            check_column(name, values)
-        lengths = {name: len(values) for name, values in checked.items()}
-        if len(set(lengths.values())) > 1:
-            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise InputError(f"columns differ in length: {listed}")
-        return checked
-
-    def log_prediction(
-        self, parameters: Mapping[str, float], variables: Mapping[str, Array]
-    ) -> Array:
-        """Log of the predicted loss, [points].
-
-        The terms are added as log-sum-exp, so that neither a huge coefficient nor a vanishing
-        term overflows.
-
-        Args:
-            parameters: natural parameters by symbol.
-            variables: columns [points] by variable name.
-
-        Raises:
-            InputError: as ``columns``; or a parameter is absent.
-        """
-        missing = [symbol.name for symbol in self.symbols if symbol.name not in parameters]
-        if missing:
-            raise InputError(f"the law {self.name!r} also needs the parameters {missing}")
-        columns = self.columns(variables)
-        logs = [
-            term.log_value(parameters, np.stack([columns[name] for name in term.variables]))
-            for term in self.terms
-        ]
-        if self.constant:
-            level = log_or_minus_infinity(parameters[self.constant.name])
-            logs.append(np.full_like(logs[0], level))
-        total: Array = np.logaddexp.reduce(np.stack(logs), axis=0)
-        return total
-
-    def predict(self, parameters: Mapping[str, float], variables: Mapping[str, Array]) -> Array:
-        """Predicted loss in nats, [points]; see ``log_prediction``."""
-        prediction: Array = np.exp(self.log_prediction(parameters, variables))
-        return prediction
-
-
-def check_column(name: str, values: Array) -> None:
-    """Refuse a column that is not one row of positive finite numbers.
-
-    Raises:
-        InputError: naming the column and the first row at fault, counting from 0.
-    """
-    if values.ndim != 1:
-        raise InputError(f"{name} has the shape {values.shape}; one value a point is needed")
-    bad = ~(np.isfinite(values) & (values > 0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise InputError(
-            f"{name} is {values[row]} in row {row} (counting from 0, {int(bad.sum())} such rows "
-            f"of {len(values)}); a law needs positive finite values"
-        )
-
+_CONSTANT = Symbol(name="E", unit="nats", lower=0.0)
 
 CHINCHILLA = Form(
     name="chinchilla",
     source="Hoffmann et al., arXiv 2203.15556, approach 3",
-    constant=Symbol(name="E", unit="nats", lower=0.0),
+    constant=_CONSTANT,
     terms=(power("A", "alpha", "parameters"), power("B", "beta", "tokens")),
 )
 
 LOOPLM_TOTAL = Form(
     name="looplm_total",
     source="Ouro, arXiv 2510.25741, total loss of looped language models",
-    constant=Symbol(name="E", unit="nats", lower=0.0),
+    constant=_CONSTANT,
     terms=(
         power("A", "alpha", "parameters", "t1"),
         power("B", "beta", "tokens", "t2"),
@@ -156,18 +32,73 @@ LOOPLM_TOTAL = Form(
     ),
 )
 
-FORMS: dict[str, Form] = {form.name: form for form in (CHINCHILLA, LOOPLM_TOTAL)}
+LOOPLM_STEPWISE = Form(
+    name="looplm_stepwise",
+    source="Ouro, arXiv 2510.25741, loss of each step T, for one T_m at a time",
+    constant=_CONSTANT,
+    terms=(*LOOPLM_TOTAL.terms[:2], power("C", "gamma", "step", "t3", rises=True)),
+)
+
+RECURRENCE_EQUIVALENCE = Form(
+    name="recurrence_equivalence",
+    source="arXiv 2604.21106: a loop is worth r^phi times its parameters",
+    constant=_CONSTANT,
+    terms=(equivalence("A", "alpha", "phi"), power("B", "beta", "tokens")),
+)
+
+DATA_CONSTRAINED = DataConstrainedForm(
+    name="data_constrained",
+    source="Muennighoff et al., arXiv 2305.16264, equations 5 and 6",
+    constant=_CONSTANT,
+    terms=CHINCHILLA.terms,
+)
+
+POWER = Form(
+    name="power",
+    source="one variable of the user's choice",
+    constant=_CONSTANT,
+    terms=(power("A", "alpha", "x"),),
+)
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        CHINCHILLA,
+        LOOPLM_TOTAL,
+        LOOPLM_STEPWISE,
+        RECURRENCE_EQUIVALENCE,
+        DATA_CONSTRAINED,
+        POWER,
+    )
+}
 
 
 def get_form(name: str) -> Form:
-    """The law of that name.
+    """The law of that name, or the one that a sum of terms stands for.
 
     Raises:
-        InputError: no law has it.
+        InputError: no law has it, or a term of the sum is none.
     """
-    if name not in FORMS:
-        raise InputError(f"no law is called {name!r}; there are {', '.join(sorted(FORMS))}")
-    return FORMS[name]
+    if name in FORMS:
+        return FORMS[name]
+    if is_composition(name):
+        return compose(name)
+    raise InputError(
+        f"no law is called {name!r}; there are {', '.join(sorted(FORMS))}, and sums of terms "
+        "such as 'parameters + tokens'"
+    )
 
 
-__all__ = ["CHINCHILLA", "FORMS", "LOOPLM_TOTAL", "VARIABLES", "Form", "check_column", "get_form"]
+__all__ = [
+    "CHINCHILLA",
+    "DATA_CONSTRAINED",
+    "FORMS",
+    "LOOPLM_STEPWISE",
+    "LOOPLM_TOTAL",
+    "POWER",
+    "RECURRENCE_EQUIVALENCE",
+    "VARIABLES",
+    "Form",
+    "check_column",
+    "get_form",
+]

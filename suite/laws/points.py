@@ -30,6 +30,8 @@ class FitPoints:
         parameters: N of each point's run [points].
         tokens: tokens trained on [points].
         recurrence: T_m of each point's run [points].
+        parameters_once: parameters of each point's run outside the loop [points].
+        parameters_recurrent: its parameters within the loop [points].
         loss: smoothed loss in nats [points].
         held_out: whether the point is kept from the fit [points].
         num_dropped: logged points that were not finite.
@@ -42,6 +44,8 @@ class FitPoints:
     parameters: Array
     tokens: Array
     recurrence: Array
+    parameters_once: Array
+    parameters_recurrent: Array
     loss: Array
     held_out: NDArray[np.bool_]
     num_dropped: int
@@ -58,6 +62,8 @@ class FitPoints:
             "parameters": self.parameters[chosen],
             "tokens": self.tokens[chosen],
             "recurrence": self.recurrence[chosen],
+            "parameters_once": self.parameters_once[chosen],
+            "parameters_recurrent": self.parameters_recurrent[chosen],
         }
 
 
@@ -67,8 +73,19 @@ class _Cell:
 
     run_id: str
     parameters: float
+    looped: float
     recurrence: float
     held_out: bool
+
+    @property
+    def parameters_once(self) -> float:
+        """Parameters outside the loop, of those that the law counts."""
+        return self.parameters - self.looped
+
+    @property
+    def parameters_recurrent(self) -> float:
+        """Parameters within the loop."""
+        return self.looped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,7 +107,8 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
     - ``law.points_per_curve``: see ``evenly_spaced``.
 
     Args:
-        cells: one row a run: ``run_id``, ``parameters`` (N), ``recurrence``, ``held_out``.
+        cells: one row a run: ``run_id``, ``parameters`` (N), ``looped`` (those of N within the
+            loop), ``recurrence``, ``held_out``.
         curves: live points of one metric: ``run_id``, ``step`` (tokens), ``value``; points of
             runs that are not in ``cells`` are ignored.
         law: settings of the fit.
@@ -100,8 +118,8 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
             leaves cannot determine the law.
         SuiteError: no run has a finite point to fit.
     """
-    rows = cells.select("run_id", "parameters", "recurrence", "held_out").iter_rows(named=True)
-    planned = [_Cell(**row) for row in rows]
+    known = cells.select("run_id", "parameters", "looped", "recurrence", "held_out")
+    planned = [_Cell(**row) for row in known.iter_rows(named=True)]
     if planned and all(cell.held_out for cell in planned):
         raise InputError(
             f"all {len(planned)} cells are held out; the law needs some to be fitted on",
@@ -139,12 +157,18 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
         )
     _check_hold_out(get_form(law.form), usable)
     sizes = [len(curve.loss) for curve in usable]
+
+    def by_point(name: str) -> Array:
+        return np.repeat([float(getattr(curve.cell, name)) for curve in usable], sizes)
+
     return FitPoints(
         run_ids=tuple(curve.cell.run_id for curve in usable),
         run=np.repeat(np.arange(len(usable)), sizes),
-        parameters=np.repeat([float(curve.cell.parameters) for curve in usable], sizes),
+        parameters=by_point("parameters"),
         tokens=np.concatenate([curve.tokens for curve in usable]),
-        recurrence=np.repeat([float(curve.cell.recurrence) for curve in usable], sizes),
+        recurrence=by_point("recurrence"),
+        parameters_once=by_point("parameters_once"),
+        parameters_recurrent=by_point("parameters_recurrent"),
         loss=np.concatenate([curve.loss for curve in usable]),
         held_out=np.repeat([curve.cell.held_out for curve in usable], sizes),
         num_dropped=num_dropped,
@@ -177,7 +201,7 @@ def _check_hold_out(form: Form, usable: list[_Curve]) -> None:
     if len(fitted) == len(usable):
         return
     for name in form.variables:
-        if name == "tokens":
+        if name in ("tokens", "step"):  # which vary within a run
             continue
         left = {getattr(cell, name) for cell in fitted}
         everything = {getattr(curve.cell, name) for curve in usable}

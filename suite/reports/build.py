@@ -123,7 +123,8 @@ def _staging(out: Path) -> Iterator[Path]:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", suffix=".part", dir=out.parent))
     except OSError as error:
         raise InputError(
-            f"the report folder {out} cannot be written ({error.strerror or error})"
+            f"the report folder {out} cannot be written ({error.strerror or error}); copy the "
+            "home to where it can, and give the copy with --home"
         ) from error
     try:
         yield staging

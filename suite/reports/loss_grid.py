@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from suite.reports import style
+from suite.reports.grid import lay_out
 from suite.reports.points import Curve, NoDataError, collect_points
 from suite.reports.records import PretrainingCell, Tracked
 
+INTERVAL = "95 % interval"
 _STATUS = {"FAILED": "FAILED", "KILLED": "stopped", "RUNNING": "running", "SCHEDULED": "scheduled"}
 
 
@@ -27,7 +28,9 @@ class LossPanel:
         title: such as "Tm = 2, N = 53M".
         real: the tracked loss; None where the study has no run at this place.
         predicted: the law's loss; None where there is no law.
+        interval: lower and upper end of the law's 95 % interval; None where there is none.
         held_out: whether the law was fitted without this cell.
+        blind: whether its curve was predicted blind.
         remark: what became of a run that did not finish.
         failed: whether it failed.
         planned_tokens: tokens that the run was meant to train on.
@@ -36,17 +39,26 @@ class LossPanel:
     title: str
     real: Curve | None = None
     predicted: Curve | None = None
+    interval: tuple[Curve, Curve] | None = None
     held_out: bool = False
+    blind: bool = False
     remark: str | None = None
     failed: bool = False
     planned_tokens: int = 0
 
     @property
-    def curves(self) -> Iterable[tuple[str, str, Curve]]:
-        """What is drawn, as (axes, series, curve)."""
+    def lines(self) -> Iterable[tuple[str, str, Curve]]:
+        """What is drawn as lines, as (axes, series, curve)."""
         for series, curve in (("Real", self.real), ("Pred", self.predicted)):
             if curve is not None:
                 yield self.title, series, curve
+
+    @property
+    def band(self) -> Iterable[tuple[str, str, Curve]]:
+        """The ends of the interval, as (axes, series, curve)."""
+        if self.interval is not None:
+            for end, curve in zip(("lower", "upper"), self.interval, strict=True):
+                yield self.title, f"{INTERVAL}, {end}", curve
 
     def plot(self, ax: Axes, unit: style.TokenUnit) -> None:
         """Draw the two curves, the title, the legend and what is to be said of the run."""
@@ -56,9 +68,13 @@ class LossPanel:
         if self.real is None:
             ax.text(0.5, 0.5, "no run", ha="center", transform=ax.transAxes, color=style.GREY)
             return
-        looks = {"Real": (style.BLUE, "-"), "Pred": (style.ORANGE, "--")}
-        for _, series, curve in self.curves:
-            colour, line = looks[series]
+        looks = (
+            ("Real", self.real, style.BLUE, "-", 2.0),
+            ("Pred", self.predicted, style.ORANGE, "--", 2.2),
+        )
+        for series, curve, colour, line, order in looks:
+            if curve is None:
+                continue
             # A lone point would leave no trace as a line.
             marker = "." if np.count_nonzero(curve.finite) < 2 else ""
             ax.plot(
@@ -67,8 +83,11 @@ class LossPanel:
                 color=colour,
                 linestyle=line,
                 marker=marker,
+                zorder=order,
                 label=series,
             )
+        if self.interval is not None:
+            self._fill(ax, unit, *self.interval)
         if self.failed and self.real.finite.any():
             last = np.flatnonzero(self.real.finite)[-1]
             ax.plot(
@@ -82,19 +101,32 @@ class LossPanel:
         ax.legend(loc="upper right")
         self._write_remarks(ax)
 
+    def _fill(self, ax: Axes, unit: style.TokenUnit, lower: Curve, upper: Curve) -> None:
+        """Draw the interval over the real curve and under the predicted one."""
+        ax.fill_between(
+            lower.step / unit.divisor,
+            np.where(lower.finite, lower.value, np.nan),
+            np.where(upper.finite, upper.value, np.nan),
+            color=style.ORANGE,
+            alpha=0.28,
+            linewidth=0.0,
+            zorder=2.1,
+            label=INTERVAL,
+        )
+
     def _write_remarks(self, ax: Axes) -> None:
         remarks = []
         if self.held_out:
-            remarks.append(("held out", "#b35900"))
+            remarks.append((style.mark(self.blind), style.DARK_ORANGE))
         if self.remark:
             remarks.append((self.remark, style.RED if self.failed else style.INK))
-        offset = 0.0
+        offset = 13.0 if self.interval is not None else 0.0
         for text, colour in remarks:
             ax.annotate(
                 text,
                 (1.0, 1.0),
                 xycoords="axes fraction",
-                # below a legend of two lines
+                # below a legend of two lines, or of three
                 xytext=(-7.0, -44.0 - offset),
                 textcoords="offset points",
                 ha="right",
@@ -135,24 +167,16 @@ class LossGridDisplay:
         metric = tracked.loss_metric
         if not any(len(tracked.curve(cell.run_id, metric)) for cell in tracked.pretraining):
             raise NoDataError(f"no pretraining run of {tracked.study!r} has tracked {metric} yet")
-        cells = {(cell.recurrence, cell.size): cell for cell in tracked.pretraining}
-        counts: dict[str, int] = {}
-        for cell in tracked.pretraining:
-            counts[cell.size] = max(cell.parameters, counts.get(cell.size, 0))
-        sizes = sorted(counts, key=lambda size: (counts[size], size))
-        shown = Counter(style.parameter_count(counts[size]) for size in sizes)
-        rows = []
-        for recurrence in sorted({cell.recurrence for cell in tracked.pretraining}):
-            row = []
-            for size in sizes:
-                known = cells.get((recurrence, size))
-                number = style.parameter_count(known.parameters if known else counts[size])
-                name = f" ({size})" if shown[style.parameter_count(counts[size])] > 1 else ""
-                title = f"Tm = {recurrence}, N = {number}{name}"
-                row.append(_panel(tracked, known, title) if known else LossPanel(title=title))
-            rows.append(tuple(row))
         return cls(
-            panels=tuple(rows),
+            panels=tuple(
+                tuple(
+                    _panel(tracked, place.cell, place.title)
+                    if place.cell
+                    else LossPanel(title=place.title)
+                    for place in row
+                )
+                for row in lay_out(tracked.pretraining)
+            ),
             metric=metric,
             law=tracked.law.form if tracked.law else None,
             objective="; ".join(sorted({c.objective for c in tracked.pretraining if c.objective})),
@@ -173,17 +197,25 @@ class LossGridDisplay:
         ]
         if self.law:
             sentences.append(f"Real is tracked, Pred is the law {self.law}.")
+            if any(panel.interval for panel in self._flat):
+                sentences.append(
+                    "The band is the 95 % interval of the law, from a bootstrap over runs; it "
+                    "tells how well the law is known, not how much a run scatters about it."
+                )
             if any(panel.held_out for panel in self._flat):
-                sentences.append("The law was fitted without the panels marked held out.")
-        low, high = self.loss_range
-        drawn = [curve for _, _, curve in self._curves]
-        infinite = sum(int(np.count_nonzero(~curve.finite)) for curve in drawn)
-        outside = sum(
-            int(np.count_nonzero((values < low) | (values > high)))
-            for values in (curve.value[curve.finite] for curve in drawn)
-        )
-        if outside:
+                marks = " or ".join(map(style.mark, (True, False)))
+                sentences.append(f"The law was fitted without the panels marked {marks}.")
+            if any(panel.blind for panel in self._flat):
+                sentences.append(
+                    "Predicted blind means that the prediction was complete and on record before "
+                    "anything of the cell was measured."
+                )
+        lines = [curve for _, _, curve in self._lines]
+        infinite = sum(int(np.count_nonzero(~curve.finite)) for curve in lines)
+        if outside := self._outside(lines):
             sentences.append(f"Points outside the drawn range: {outside}.")
+        if outside := self._outside([curve for panel in self._flat for _, _, curve in panel.band]):
+            sentences.append(f"Ends of the interval outside it: {outside}.")
         if infinite:
             sentences.append(f"Points that are not finite and leave a gap: {infinite}.")
         return " ".join(sentences)
@@ -193,8 +225,15 @@ class LossGridDisplay:
         return tuple(panel for row in self.panels for panel in row)
 
     @property
-    def _curves(self) -> list[tuple[str, str, Curve]]:
-        return [curve for panel in self._flat for curve in panel.curves]
+    def _lines(self) -> list[tuple[str, str, Curve]]:
+        return [curve for panel in self._flat for curve in panel.lines]
+
+    def _outside(self, curves: Iterable[Curve]) -> int:
+        low, high = self.loss_range
+        return sum(
+            int(np.count_nonzero((values < low) | (values > high)))
+            for values in (curve.value[curve.finite] for curve in curves)
+        )
 
     @property
     def loss_range(self) -> tuple[float, float]:
@@ -202,7 +241,8 @@ class LossGridDisplay:
 
         The range follows the real curves: each counts with its first value and its 99th
         percentile, so that neither a diverged run nor a spike flattens all others. Predictions
-        widen it by a quarter at most: laws grow without bound towards zero tokens.
+        widen it by a quarter at most: laws grow without bound towards zero tokens. Intervals do
+        not widen it.
         """
         real = [p.real.value[p.real.finite] for p in self._flat if p.real is not None]
         real = [values for values in real if values.size]
@@ -216,7 +256,7 @@ class LossGridDisplay:
         low = float(min(values.min() for values in sound))
         high = float(max(max(values[0], np.percentile(values, 99)) for values in sound))
         slack = 0.25 * (high - low)
-        further = [c.value[c.finite] for _, _, c in self._curves if c.finite.any()]
+        further = [c.value[c.finite] for _, _, c in self._lines if c.finite.any()]
         lowest, highest = (
             float(min(values.min() for values in further)),
             float(max(values.max() for values in further)),
@@ -233,7 +273,7 @@ class LossGridDisplay:
             tokens = max(
                 1,
                 *(panel.planned_tokens for panel in self._flat),
-                *(curve.last_step or 0 for _, _, curve in self._curves),
+                *(curve.last_step or 0 for _, _, curve in self._lines),
             )
             unit = style.token_unit(tokens)
             grid = figure.subplots(rows, columns, squeeze=False)
@@ -247,7 +287,8 @@ class LossGridDisplay:
 
     def points(self) -> pl.DataFrame:
         """Every plotted point, see ``Display.points``."""
-        return collect_points(self.name, self._curves)
+        bands = [curve for panel in self._flat for curve in panel.band]
+        return collect_points(self.name, [*self._lines, *bands])
 
 
 def _panel(tracked: Tracked, cell: PretrainingCell, title: str) -> LossPanel:
@@ -262,7 +303,9 @@ def _panel(tracked: Tracked, cell: PretrainingCell, title: str) -> LossPanel:
         title=title,
         real=real,
         predicted=tracked.predicted(cell),
-        held_out=tracked.law is not None and cell.cell in tracked.law.held_out,
+        interval=tracked.predicted_interval(cell),
+        held_out=tracked.held_out(cell),
+        blind=tracked.blind(cell),
         remark=remark,
         failed=cell.status == "FAILED",
         planned_tokens=cell.tokens,

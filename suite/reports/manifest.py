@@ -13,8 +13,8 @@ from typing import Any, Literal
 import polars as pl
 
 from suite.errors import InputError
+from suite.reports.entries import Table
 from suite.reports.points import POINT_IDENTITY, POINT_SCHEMA
-from suite.reports.tables import Table
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import jinja2
 
 from suite.reports import style
+from suite.reports.entries import Table
 from suite.reports.pareto import finished_trials
 from suite.reports.records import Tracked, TrackedRun
-from suite.reports.tables import Table
 from suite.terminal import shown
 
 _TEMPLATES = jinja2.Environment(
@@ -68,6 +68,7 @@ def headlines(tracked: Tracked) -> Iterable[str]:
         yield _pretraining_headline(tracked)
     if tracked.law is not None:
         yield _law_headline(tracked)
+        yield from _blindness_headline(tracked)
     if tracked.calibration:
         models = {cell.model for cell in tracked.calibration}
         budgets = [budget for cell in tracked.calibration for budget in cell.budgets]
@@ -119,6 +120,16 @@ def _law_headline(tracked: Tracked) -> str:
         if (value := tracked.curve(law.run_id, key).last_value) is not None
     ]
     return f"Law {law.form}, fitted to {_many(law.inputs, 'cell')}: {', '.join(parts)}."
+
+
+def _blindness_headline(tracked: Tracked) -> Iterable[str]:
+    held_out = [cell for cell in tracked.pretraining if tracked.held_out(cell)]
+    if held_out:
+        blind = sum(tracked.blind(cell) for cell in held_out)
+        yield (
+            f"Held-out cells: {blind} of {len(held_out)} predicted blind, with the prediction on "
+            "record before the cell began."
+        )
 
 
 def _finished(runs: Sequence[TrackedRun], word: str) -> str:

@@ -12,11 +12,13 @@ from suite.reports.pareto import ParetoDisplay
 from suite.reports.parity import ParityDisplay
 from suite.reports.points import Display, NoDataError
 from suite.reports.records import Tracked
+from suite.reports.residual_grid import ResidualGridDisplay
 
 _DISPLAYS: dict[str, Callable[[Tracked], Display]] = {
     LossGridDisplay.name: LossGridDisplay.from_tracked,
     ErrorGridDisplay.name: ErrorGridDisplay.from_tracked,
     ParityDisplay.name: ParityDisplay.from_tracked,
+    ResidualGridDisplay.name: ResidualGridDisplay.from_tracked,
     ParetoDisplay.name: ParetoDisplay.from_tracked,
 }
 PANELS = tuple(_DISPLAYS)

@@ -12,25 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from suite.reports import style
-from suite.reports.points import Curve, NoDataError, collect_points
-from suite.reports.records import PretrainingCell, Tracked
+from suite.reports.pairs import Pair, pair_cells
+from suite.reports.points import Curve, collect_points
+from suite.reports.records import Tracked
 
 _RASTER_ABOVE = 2_000  # points; beyond, single markers make SVG files of many megabytes
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ParityPairs:
-    """Real and predicted loss of one cell at the same steps.
-
-    Attributes:
-        real: tracked loss.
-        predicted: the law's loss at the same steps.
-        held_out: whether the law was fitted without this cell.
-    """
-
-    real: Curve
-    predicted: Curve
-    held_out: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +34,7 @@ class ParityDisplay:
 
     name: ClassVar[str] = "parity"
 
-    pairs: tuple[ParityPairs, ...]
+    pairs: tuple[Pair, ...]
     law: str
     metric: str
     fit_from: float
@@ -62,21 +48,11 @@ class ParityDisplay:
         Raises:
             NoDataError: if no law is tracked, or it predicts no tracked point.
         """
-        law = tracked.law
-        if law is None:
-            raise NoDataError(f"no finished law run of {tracked.study!r} is tracked yet")
-        pairs = [
-            _pair(tracked, cell, predicted, law.fit_from)
-            for cell in tracked.pretraining
-            if (predicted := tracked.predicted(cell)) is not None
-        ]
-        pairs = [pair for pair in pairs if len(pair.real)]
-        if not pairs:
-            raise NoDataError(f"the law of {tracked.study!r} predicts none of the tracked points")
+        law, pairs = pair_cells(tracked)
         scores = [tracked.curve(law.run_id, key) for key in ("law/r2/all", "law/r2/held_out")]
         r2_all, r2_held_out = (score if len(score) else None for score in scores)
         return cls(
-            pairs=tuple(pairs),
+            pairs=tuple(pairs.values()),
             law=law.form,
             metric=tracked.loss_metric,
             fit_from=law.fit_from,
@@ -99,7 +75,7 @@ class ParityDisplay:
             "On the grey line, prediction and measurement agree."
         )
 
-    def _groups(self) -> Iterable[tuple[str, str, str, list[ParityPairs], Curve | None]]:
+    def _groups(self) -> Iterable[tuple[str, str, str, list[Pair], Curve | None]]:
         """(series, colour, marker, pairs, score) of the two kinds of points."""
         fitted = [pair for pair in self.pairs if not pair.held_out]
         held_out = [pair for pair in self.pairs if pair.held_out]
@@ -123,7 +99,7 @@ class ParityDisplay:
                 np.concatenate([pair.predicted.value for pair in pairs]),
                 marker,
                 color=colour,
-                markersize=4.0,
+                markersize=5.0 if marker == "^" else 4.0,  # a triangle is smaller than a disc
                 markeredgewidth=0.0,
                 alpha=0.55,
                 rasterized=total > _RASTER_ABOVE,
@@ -159,20 +135,6 @@ class ParityDisplay:
         ]
         scores = [(axes, "R²", c) for c in (self.r2_all, self.r2_held_out) if c is not None]
         return collect_points(self.name, [*curves, *scores])
-
-
-def _pair(
-    tracked: Tracked, cell: PretrainingCell, predicted: Curve, fit_from: float
-) -> ParityPairs:
-    real = tracked.curve(cell.run_id, tracked.loss_metric)
-    steps, in_real, in_predicted = np.intersect1d(real.step, predicted.step, return_indices=True)
-    window = (steps > 0) & (steps >= fit_from * (real.last_step or 0))
-    held_out = tracked.law is not None and cell.cell in tracked.law.held_out
-    return ParityPairs(
-        real=real.select(in_real[window]),
-        predicted=predicted.select(in_predicted[window]),
-        held_out=held_out,
-    )
 
 
 def _score(score: Curve | None, name: str = "R²") -> str:

@@ -95,6 +95,7 @@ class LawRun(TrackedRun):
         inputs: run id of each cell that was fitted, by fingerprint.
         held_out: run id of each cell that was kept for the test, by fingerprint.
         warnings: what the fit warned of, in sentences.
+        unidentified: symbols of the parameters that the points do not tell.
     """
 
     form: str
@@ -105,6 +106,41 @@ class LawRun(TrackedRun):
     inputs: Mapping[str, str]
     held_out: Mapping[str, str]
     warnings: tuple[str, ...]
+    unidentified: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionRun(TrackedRun):
+    """One prediction, recorded before the cells that it is about.
+
+    Attributes:
+        end_time: when it ended, in ms since 1970; None where it has not.
+        inputs: run id of each cell that its law was fitted to, by fingerprint.
+        predicts: fingerprints of the cells that it predicts.
+    """
+
+    end_time: int | None
+    inputs: Mapping[str, str]
+    predicts: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blindness:
+    """Whether a held-out curve was predicted blind.
+
+    Attributes:
+        blind: the judgement.
+        words: "blind", or why not.
+        prediction: the prediction run that was judged; None where there is none.
+        recorded: when that was complete, in ms since 1970; None where it is not.
+        began: when the cell began, in ms since 1970; None where the store does not say.
+    """
+
+    blind: bool
+    words: str
+    prediction: str | None = None
+    recorded: int | None = None
+    began: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +199,7 @@ class Tracked:
         pretraining: one run for each size and recurrence.
         calibration: one run for each model, calibration corpus and niter.
         law: the newest finished fit.
+        blindness: judgement on each cell that the law held out, by run id.
         searches: one run for each name.
         left_out: runs that are not shown.
         notes: what a reader of the figures must know, in sentences.
@@ -173,6 +210,7 @@ class Tracked:
     pretraining: tuple[PretrainingCell, ...] = ()
     calibration: tuple[CalibrationCell, ...] = ()
     law: LawRun | None = None
+    blindness: Mapping[str, Blindness] = field(default_factory=dict)
     searches: tuple[Search, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
@@ -201,3 +239,23 @@ class Tracked:
             return None
         curve = self.curve(self.law.run_id, f"predicted/{cell.cell}")
         return curve if len(curve) else None
+
+    def predicted_interval(self, cell: PretrainingCell) -> tuple[Curve, Curve] | None:
+        """Lower and upper end of the law's 95 % interval at the same steps, where it has one."""
+        if self.law is None:
+            return None
+        keys = (f"predicted/{cell.cell}/{end}" for end in ("lower", "upper"))
+        lower, upper = (self.curve(self.law.run_id, key) for key in keys)
+        _, in_lower, in_upper = np.intersect1d(
+            lower.step, upper.step, assume_unique=True, return_indices=True
+        )
+        return (lower.select(in_lower), upper.select(in_upper)) if len(in_lower) else None
+
+    def held_out(self, cell: PretrainingCell) -> bool:
+        """Whether the law was fitted without a cell."""
+        return self.law is not None and cell.cell in self.law.held_out
+
+    def blind(self, cell: PretrainingCell) -> bool:
+        """Whether the curve of a cell was predicted blind."""
+        judgement = self.blindness.get(cell.run_id)
+        return judgement is not None and judgement.blind

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 BLUE, ORANGE, RED, GREEN = "#1f77b4", "#ff7f0e", "#d62728", "#2ca02c"
 FURTHER_COLOURS = ("#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#393b79")
+DARK_ORANGE = "#b35900"  # orange that can be read as small letters
 GREY = "#8a8a8a"
 INK = "#333333"
 
@@ -123,6 +124,18 @@ def token_count(count: int) -> str:
 def significant(value: float) -> str:
     """Four significant digits, with NaN and infinities as words."""
     return f"{value:.4g}" if math.isfinite(value) else str(value).replace("nan", "NaN")
+
+
+def percent(ratio: float) -> str:
+    """A deviation with its sign, a true minus, and two decimals; NaN and infinities as words."""
+    if not math.isfinite(ratio):
+        return significant(ratio)
+    return f"{100 * ratio:+.2f} %".replace("-", "\u2212")
+
+
+def mark(blind: bool) -> str:
+    """What panels say of a cell that the law was not fitted to."""
+    return "predicted blind" if blind else "held out"
 
 
 def plain(text: str, limit: int = 60) -> str:

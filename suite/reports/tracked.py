@@ -7,16 +7,19 @@ wins, and each run that is not drawn is named with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import polars as pl
 
 from suite.reports.points import Curve
+from suite.reports.predictions import judge_cells, read_clocks
 from suite.reports.records import (
+    Blindness,
     CalibrationCell,
     LawRun,
     LeftOut,
+    PredictionRun,
     PretrainingCell,
     Search,
     Tracked,
@@ -28,7 +31,7 @@ from suite.tracking.reader import Reader, live
 
 LOSS_METRICS = ("train/total_loss", "val/total_loss", "val/bits_per_byte")
 SELECTED_TAG = "suite.selected"
-_KINDS = ("pretraining", "calibration", "law", "search", "trial")
+_KINDS = ("pretraining", "calibration", "law", "prediction", "search", "trial")
 _RunT = TypeVar("_RunT", bound=TrackedRun)
 
 
@@ -74,6 +77,16 @@ def _law(run: RunText) -> LawRun:
         inputs=run.tagged("suite.input."),
         held_out=run.tagged("suite.held_out."),
         warnings=run.sentences("suite.law.warnings"),
+        unidentified=run.sentences("suite.law.unidentified"),
+    )
+
+
+def _prediction(run: RunText) -> PredictionRun:
+    return PredictionRun(
+        **run.run,
+        end_time=run.row["end_time"],
+        inputs=run.tagged("suite.input."),
+        predicts=frozenset(run.tagged("suite.predicts.")),
     )
 
 
@@ -175,6 +188,7 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
         "calibration", _calibration, lambda c: (c.model, c.calibrate_on, c.niter)
     )
     law = _newest_law(selection)
+    predictions = [run for _, run in selection.read("prediction", _prediction)]
     trials: dict[str | None, list[Trial]] = {}
     for run, trial in selection.read("trial", _trial):
         trials.setdefault(run.row["parent_run_id"], []).append(trial)
@@ -183,14 +197,25 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
     )
     whole = [*calibration, *([law] if law else []), *(t for s in searches for t in s.trials)]
     loss_keys = sorted({*LOSS_METRICS, *([law.metric] if law else [])})
-    curves = _curves(reader.curves([cell.run_id for cell in pretraining], loss_keys)) | _curves(
-        reader.curves([run.run_id for run in whole])
-    )
+    fitted = {run_id for prediction in predictions for run_id in prediction.inputs.values()}
+    losses = reader.curves(sorted({cell.run_id for cell in pretraining} | fitted), loss_keys)
+    recorded = reader.curves([run.run_id for run in predictions])
+    curves = {
+        **_curves(losses),
+        **_curves(recorded),
+        **_curves(reader.curves([run.run_id for run in whole])),
+    }
+    blindness: Mapping[str, Blindness] = {}
+    if law is not None:
+        points = pl.concat([losses, recorded])
+        clocks = read_clocks(frame, tags, points)
+        blindness = judge_cells(pretraining, law, predictions, curves, clocks, frame)
     return Tracked(
         study=study,
         pretraining=pretraining,
         calibration=calibration,
         law=law,
+        blindness=blindness,
         searches=searches,
         left_out=tuple(selection.left_out),
         notes=tuple(_notes(pretraining, law)),

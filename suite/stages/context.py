@@ -174,14 +174,14 @@ class StageContext:
             self._end_stopped(recorder)
             raise KeyboardInterrupt from error
         except Exception as error:
-            if self.stop.requested:
-                # what a signal to the whole job has broken; the next attempt tells if it was not
-                self.display.note(f"note    {cell.name}: {type(error).__name__}: {error}")
-                self._end_stopped(recorder)
-                raise StopRequested from error
             settled = getattr(error, "settles_cell", False)
             expected = settled or isinstance(error, SuiteError)
             reason = str(error) if expected else f"{type(error).__name__}: {error}"
+            if self.stop.requested:
+                # what a signal to the whole job has broken; the next attempt tells if it was not
+                self.display.note(f"note    {cell.name}: {reason}")
+                self._end_stopped(recorder)
+                raise StopRequested from error
             self.failures[cell.name] = reason
             self.display.note(f"FAILED  {cell.name}: {reason}")
             if settled:

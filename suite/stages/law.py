@@ -4,141 +4,104 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from suite.cells import Cell, pretraining_cells
+from suite.cells import Cell
 from suite.fingerprint import fingerprint
-from suite.laws.fit import Fit, fit
-from suite.laws.forms import get_form
-from suite.laws.goodness import goodness
-from suite.laws.points import FitPoints, evenly_spaced, prepare_points
+from suite.laws.goodness import Goodness, goodness
+from suite.laws.kept import ARTIFACT, KeptLaw
+from suite.laws.points import evenly_spaced
 from suite.stages.context import StageContext
+from suite.stages.law_fit import FittedLaw, fit_law, fit_settings, log_prediction
+from suite.stages.law_points import Array, LawPoints, columns_at, law_cells, read_points
+from suite.stages.law_tests import HeldOutErrors, held_out_errors
 from suite.study import LawSpec
-from suite.tracking.curves import live
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import MAX_TAG_LENGTH
 
 
 def run_law(context: StageContext) -> None:
     """Fit the law unless these cells were fitted with these settings before."""
-    spec = context.study.law
-    if spec is None:
+    law = context.study.law
+    if law is None:
         return
-    cells = finished_cells(context, spec)
-    cell = law_cell(context, spec, cells)
+    cells = law_cells(context, law)
+    cell = law_cell(context, law, cells)
     found = context.tracked("law").get(cell.fingerprint)
     if not context.needs_work(cell, found):
         return
     recorder = context.begin(cell, found)
 
     def work() -> None:
-        curves = live(context.reader.curves(cells["run_id"].to_list(), [spec.metric]))
-        points = prepare_points(cells, curves, spec)
-        with context.display.task(cell.name, spec.starts) as advance:
-            fitted = points.held_out == 0
-            result = fit(
-                get_form(spec.form),
-                points.variables(fitted),
-                points.loss[fitted],
-                huber_delta=spec.huber_delta,
-                starts=spec.starts,
-                seed=context.study.seed,
-                on_start=lambda done: advance(done, "starts"),
-            )
-        _record(recorder, spec, cells, curves, points, result)
+        points = read_points(context, law, cells)
+        fitted = fit_law(context, cell.name, law, points)
+        errors = held_out_errors(context, f"{cell.name}: held-out tests", law, points)
+        for sentence in errors.left_out:
+            context.display.note(f"note    {sentence}")
+        _record(recorder, law, points, fitted, errors)
 
     if context.attempt(cell, recorder, work):
         context.display.note(f"done    {cell.name}")
 
 
-def finished_cells(context: StageContext, spec: LawSpec) -> pl.DataFrame:
-    """The study's finished pretraining cells.
-
-    Returns:
-        Frame with run_id, cell, parameters (N as the law counts it), recurrence, held_out.
-    """
-    planned = pretraining_cells(context.materials)
-    tracked = context.tracked("pretraining")
-    rows = []
-    for (size, recurrence), cell in planned.items():
-        found = tracked.get(cell.fingerprint)
-        if found is None or found.status != "FINISHED":
-            continue
-        counts = cell.labels["parameters"]
-        assert isinstance(counts, dict)
-        held_out = size in spec.hold_out.sizes or recurrence in spec.hold_out.recurrences
-        rows.append((found.run_id, cell.fingerprint, counts[spec.parameters], recurrence, held_out))
-    return pl.DataFrame(
-        rows,
-        schema={
-            "run_id": pl.String,
-            "cell": pl.String,
-            "parameters": pl.Int64,
-            "recurrence": pl.Int64,
-            "held_out": pl.Boolean,
-        },
-        orient="row",
-    )
-
-
-def law_cell(context: StageContext, spec: LawSpec, cells: pl.DataFrame) -> Cell:
+def law_cell(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> Cell:
     """The cell of one fit: its settings and the cells that it reads."""
-    settings = asdict(spec)
-    hold_out = settings.pop("hold_out")
     inputs = cells.sort("cell").select("cell", "held_out").rows()
     return Cell(
         kind="law",
-        name=f"law {spec.form}",
+        name=f"law {law.form}",
         settings={
-            **settings,
-            "seed": context.study.seed,
+            **fit_settings(context, law),
+            "tests": sorted(law.tests),
+            "ablations": law.ablations,
+            "test_starts": law.test_starts,
             "cells_digest": fingerprint(dict(inputs)),
         },
-        labels={"hold_out": hold_out},
+        labels={"hold_out": asdict(law.hold_out)},
     )
 
 
 def _record(
     recorder: RunRecorder,
-    spec: LawSpec,
-    cells: pl.DataFrame,
-    curves: pl.DataFrame,
-    points: FitPoints,
-    result: Fit,
+    law: LawSpec,
+    points: LawPoints,
+    fitted: FittedLaw,
+    errors: HeldOutErrors,
 ) -> None:
-    used = cells.filter(pl.col("run_id").is_in(list(points.run_ids)))
-    judged = [_predict(recorder, spec, row, curves, result) for row in used.iter_rows(named=True)]
-    quality = goodness(
-        np.concatenate([cell.real for cell in judged]),
-        np.concatenate([cell.predicted for cell in judged]),
-        np.concatenate([np.full(len(cell.real), cell.held_out) for cell in judged]),
-    )
+    fit, kept = fitted.fit, fitted.kept
+    judged = [
+        _predict(recorder, law, row, points.curves, kept)
+        for row in points.cells.iter_rows(named=True)
+    ]
     measured = {
-        **{f"law/{symbol}": value for symbol, value in result.parameters.items()},
-        "law/objective": result.objective,
-        "law/agreeing_share": result.agreeing_share,
-        "law/condition_number": result.condition_number,
-        "law/r2/all": quality.r2_all,
-        "law/r2/fitted": quality.r2_fitted,
-        "law/r2/held_out": quality.r2_held_out,
-        "law/mean_relative_error/fitted": quality.mean_relative_error_fitted,
-        "law/mean_relative_error/held_out": quality.mean_relative_error_held_out,
+        **fitted.metrics(),
+        "law/objective": fit.objective,
+        "law/agreeing_share": fit.agreeing_share,
+        "law/condition_number": fit.condition_number,
+        "law/resamples": float(len(kept.resamples)),
+        "law/converged_share": fitted.converged_share,
+        **_errors(_quality(judged)),
+        **errors.metrics,
     }
     recorder.log({key: value for key, value in measured.items() if value is not None}, 0)
-    recorder.log_params({"num_points": result.num_points})
+    recorder.log_params({"num_points": fit.num_points})
     recorder.set_tags(
         {
             **{
                 f"suite.{'held_out' if row['held_out'] else 'input'}.{row['cell']}": row["run_id"]
-                for row in used.iter_rows(named=True)
+                for row in points.cells.iter_rows(named=True)
             },
-            "suite.law.warnings": _as_tag([*result.warnings, *points.warnings]),
+            "suite.law.warnings": _as_tag([*fitted.warnings, *errors.left_out]),
+            "suite.law.unidentified": json.dumps(kept.unidentified),
         }
     )
+    place = PurePosixPath(ARTIFACT)
+    recorder.keep_text(str(place.parent), place.name, kept.to_json().encode())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,25 +120,36 @@ class _Judged:
 
 
 def _predict(
-    recorder: RunRecorder, spec: LawSpec, row: dict[str, Any], curves: pl.DataFrame, result: Fit
+    recorder: RunRecorder, law: LawSpec, row: dict[str, Any], curves: pl.DataFrame, kept: KeptLaw
 ) -> _Judged:
     """Log the predicted curve of a cell at tracked steps; what parity draws is judged."""
     curve = curves.filter(pl.col("run_id") == row["run_id"], pl.col("step") > 0)
-    tokens = curve["step"].to_numpy().astype(np.float64)
+    tokens: Array = curve["step"].to_numpy().astype(np.float64)
     real = curve["value"].to_numpy()
-    kept = evenly_spaced(tokens, spec.points_per_curve)
-    last, tokens, real = tokens[-1], tokens[kept], real[kept]
-    predicted = result.predict(
-        {
-            "parameters": np.full_like(tokens, row["parameters"]),
-            "recurrence": np.full_like(tokens, row["recurrence"]),
-            "tokens": tokens,
-        }
+    thinned = evenly_spaced(tokens, law.points_per_curve)
+    last, tokens, real = tokens[-1], tokens[thinned], real[thinned]
+    band = kept.predict(columns_at(row, tokens))
+    log_prediction(recorder, row["cell"], tokens, band)
+    judged = np.isfinite(real) & (tokens >= law.fit_from * last)
+    return _Judged(real=real[judged], predicted=band.estimate[judged], held_out=row["held_out"])
+
+
+def _quality(judged: list[_Judged]) -> Goodness:
+    return goodness(
+        np.concatenate([cell.real for cell in judged]),
+        np.concatenate([cell.predicted for cell in judged]),
+        np.concatenate([np.full(len(cell.real), cell.held_out) for cell in judged]),
     )
-    for step, loss in zip(tokens, predicted, strict=True):
-        recorder.log({f"predicted/{row['cell']}": float(loss)}, int(step))
-    judged = np.isfinite(real) & (tokens >= spec.fit_from * last)
-    return _Judged(real=real[judged], predicted=predicted[judged], held_out=row["held_out"])
+
+
+def _errors(quality: Goodness) -> dict[str, float | None]:
+    return {
+        "law/r2/all": quality.r2_all,
+        "law/r2/fitted": quality.r2_fitted,
+        "law/r2/held_out": quality.r2_held_out,
+        "law/mean_relative_error/fitted": quality.mean_relative_error_fitted,
+        "law/mean_relative_error/held_out": quality.mean_relative_error_held_out,
+    }
 
 
 def _as_tag(sentences: list[str]) -> str:

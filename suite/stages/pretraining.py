@@ -1,4 +1,7 @@
-"""The pretraining stage: every size x recurrence that is not finished, resumed where cut off."""
+"""The pretraining stage: every size x recurrence that is not finished, resumed where cut off.
+
+In two parts, between which the runner has the law predict the cells that it holds out.
+"""
 
 from __future__ import annotations
 
@@ -24,34 +27,48 @@ if TYPE_CHECKING:
 
 
 def run_pretraining(context: StageContext) -> None:
-    """Train what is missing.
+    """Train what is missing, but for the cells that the law holds out.
 
     Raises:
         InputError: if the corpus is too small for one sequence.
     """
-    spec = context.study.pretraining
+    _run_part(context, held_out=False)
+
+
+def run_held_out_pretraining(context: StageContext) -> None:
+    """Train what is missing of the cells that the law holds out.
+
+    Raises:
+        InputError: if the corpus is too small for one sequence.
+    """
+    _run_part(context, held_out=True)
+
+
+def _run_part(context: StageContext, *, held_out: bool) -> None:
+    spec, law = context.study.pretraining, context.study.law
     if spec is None:
         return
-    cells = pretraining_cells(context.materials)
     tracked = context.tracked("pretraining")
     missing = {
         key: cell
-        for key, cell in cells.items()
-        if context.needs_work(cell, tracked.get(cell.fingerprint))
+        for key, cell in pretraining_cells(context.materials).items()
+        if (law is not None and law.hold_out.covers(*key)) is held_out
+        and context.needs_work(cell, tracked.get(cell.fingerprint))
     }
     if not missing:
         return
     windows = _windows(context, spec)
     repeats = spec.tokens / (len(windows.training) * spec.sequence_length)
-    if repeats > 1:
+    if repeats > 1 and not held_out:  # said once
         context.display.note(
             f"note    pretraining.tokens is {repeats:.1f} times the training documents of "
             f"{spec.corpus!r}; they are repeated, each time in another order"
         )
     sizes = {size.name: size for size in spec.sizes}
+    in_all = f"{len(missing)}{' held out' if held_out else ''}"
     for number, ((size, recurrence), cell) in enumerate(missing.items(), start=1):
         context.stop.check()
-        label = f"{cell.name} ({number} of {len(missing)})"
+        label = f"{cell.name} ({number} of {in_all})"
         _train(
             context, windows, sizes[size], recurrence, cell, tracked.get(cell.fingerprint), label
         )

@@ -33,8 +33,10 @@ class Home:
         """The home at ``root``, else at ``SUITE_HOME``, else at ``./mlruns``.
 
         Raises:
-            InputError: if the path cannot be part of a database address.
+            InputError: if the path is empty, or cannot be part of a database address.
         """
+        if root is not None and not str(root):
+            raise InputError("--home is empty; give a folder, or leave --home out")
         chosen = Path(root or os.environ.get("SUITE_HOME") or "mlruns").expanduser().absolute()
         # a database address gives these a meaning of their own
         if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", str(chosen)):
@@ -101,11 +103,15 @@ class Home:
             with tempfile.TemporaryFile(dir=self.root):
                 pass
         except OSError as error:
-            reason = error.strerror or error
-            raise InputError(
-                f"the home {self.root} cannot be written ({reason}); choose another with --home "
-                "or SUITE_HOME"
-            ) from error
+            raise InputError(self._unwritable(error)) from error
+
+    def _unwritable(self, error: OSError) -> str:
+        cannot = f"the home {self.root} cannot be written ({error.strerror or error})"
+        if self.root.is_file():
+            return f"the home {self.root} is a file; give a folder with --home or SUITE_HOME"
+        if self.database.exists():
+            return f"{cannot}; copy it to where it can, and give the copy with --home or SUITE_HOME"
+        return f"{cannot}; choose another with --home or SUITE_HOME"
 
     @contextlib.contextmanager
     def hold(self, study: str) -> Iterator[None]:

@@ -78,6 +78,7 @@ def test_logging_is_cheaper_than_lightnings_logger(
     assert our_calls <= their_calls / 20
 
 
+@pytest.mark.timeout(1800)
 def test_logging_takes_little_of_the_demos_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,13 +108,12 @@ def test_logging_takes_little_of_the_demos_training(
             "calibration=null",
             "searches=[]",
             "report.panels=[loss_grid]",
-            "pretraining.recurrences=[2]",
         ],
     )
     logging = spent["log"] + spent["sync"] + spent["end"]
     with capsys.disabled():
         print(
-            f"\nthe demo's cells at T_m = 2: {spent['cell']:.1f} s, of which logging "
+            f"\nthe demo's pretraining: {spent['cell']:.1f} s, of which logging "
             f"{spent['log']:.3f} s, syncing before checkpoints {spent['sync']:.3f} s, ends "
             f"{spent['end']:.3f} s: {logging / spent['cell']:.2%}"
         )

@@ -35,6 +35,9 @@ law:
   form: looplm_total
   fit_from: 0.2
   starts: 3
+  tests: [first]
+  ablations: false
+  test_starts: 3
 calibration:
   models:
     - {size: wide, recurrence: 2}

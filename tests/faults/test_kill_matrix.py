@@ -245,7 +245,7 @@ AIMED = {
     "its model is saved": ("transformers:PreTrainedModel.save_pretrained", "after", 1),
     "its end is sent, and not noted": ("suite.tracking.store:Store.end_run", "after", 2),
     "its spool is due to go": ("suite.tracking.spool:SpoolFile.delete", "before", 1),
-    "the law is fitted": ("suite.stages.law:fit", "after", 1),
+    "the law is fitted": ("suite.stages.law:fit_law", "after", 1),
     "a prediction is on disk": ("suite.stages.law:_predict", "after", 2),
     "moments are saved": ("lightning_modules.kv.pair:MomentsPair.save", "after", 2),
     "the bases are kept": ("suite.tracking.recorder:RunRecorder.end", "before", 1),

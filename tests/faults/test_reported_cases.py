@@ -139,7 +139,12 @@ def test_only_one_function_decides_which_points_are_live() -> None:
         if file.parent.name in {"laws", "reports", "stages"} and "reader.curves(" in text
     ]
     # the last looks in the store for whatever an earlier report showed, overtaken or not
-    assert {file.name for file in consumers} == {"law.py", "search.py", "tracked.py", "history.py"}
+    assert {file.name for file in consumers} == {
+        "law_points.py",
+        "search.py",
+        "tracked.py",
+        "history.py",
+    }
     for file in consumers:
         if file.name == "history.py":
             continue

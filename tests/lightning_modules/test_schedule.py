@@ -53,6 +53,22 @@ def test_token_counts_are_rounded_up_to_whole_steps(
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "logged", "evaluated"),
+    [
+        ({"tokens": 32}, (32,), (32,)),
+        ({"tokens": 129, "evaluate_every": 64}, (32, 64, 96, 128, 160), (64, 128, 160)),
+        ({"tokens": 128, "evaluate_every": 64}, (32, 64, 96, 128), (64, 128)),
+    ],
+)
+def test_points_are_at_whole_intervals_and_at_the_end(
+    settings: dict[str, int], logged: tuple[int, ...], evaluated: tuple[int, ...]
+) -> None:
+    plan = plan_of(**settings)
+    assert plan.points(plan.log_every) == logged
+    assert plan.points(plan.evaluate_every) == evaluated
+
+
 @given(tokens=st.integers(1, 10**12), batch=st.integers(1, 4096), length=st.integers(2, 4096))
 def test_a_plan_covers_the_tokens_within_one_batch_and_logs_at_most_2000_points(
     tokens: int, batch: int, length: int

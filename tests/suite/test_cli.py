@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import suite.cli
 from suite.cli import main
 from suite.errors import InputError, SuiteError
+from suite.tracking.home import Home
 
 HEAVY = ("torch", "lightning", "mlflow", "optuna", "transformers", "polars", "matplotlib")
 BAD_STUDY = "name: a/b\ncorpora: {prose: {source: embedded, path: pydocs}}\n"
@@ -58,7 +62,8 @@ def test_help_takes_less_than_half_a_second_of_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["studies"], ["plan", "looplm-scaling"]]
+    "arguments",
+    [["--help"], ["run", "--help"], ["predict", "--help"], ["studies"], ["plan", "looplm-scaling"]],
 )
 def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str]) -> None:
     assert modules_after(arguments) == set()
@@ -104,7 +109,7 @@ def test_settings_reach_the_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mine: 3 cells" in out
 
 
-@pytest.mark.parametrize("verb", ["plan", "run", "report", "verify"])
+@pytest.mark.parametrize("verb", ["plan", "run", "report", "verify", "predict"])
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
@@ -234,3 +239,57 @@ def test_a_reader_that_leaves_early_is_no_crash() -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_home_that_is_empty_text_or_a_file_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "report", "demo", "--home", "")
+    assert (code, err) == (2, "error: --home is empty; give a folder, or leave --home out\n")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; give a folder with --home or SUITE_HOME"):
+        Home.at(tmp_path / "file").create()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("verb", ["report", "verify"])
+def test_a_name_is_looked_for_in_the_store_and_what_keeps_it_from_that_is_told(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    blank_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+) -> None:
+    home = tmp_path / "home"
+    code, _, err = run(capsys, verb, "own", "--home", str(home))
+    assert code == 2
+    assert "no study 'own': it must be a YAML file or one of the shipped studies" in err
+    assert f"its runs cannot be looked for: {home} holds no runs yet" in err
+    home.mkdir()
+    shutil.copyfile(blank_database, home / "mlflow.db")
+    code, _, err = run(capsys, verb, "own", "--home", str(home))
+    assert code == 2
+    assert f"and sqlite:///{home / 'mlflow.db'} has no runs of it" in err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:1")
+    monkeypatch.setenv("SUITE_TRACKER_PATIENCE", "0")
+    code, _, err = run(capsys, verb, "own", "--home", str(home))
+    assert code in (1, 2)
+    assert "its runs cannot be looked for: " in err
+    assert "http://127.0.0.1:1" in err
+    assert "secret" not in err
+
+
+def test_sigterm_ends_a_command_with_a_word_and_the_usual_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def waits(options: object) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+        return 0
+
+    monkeypatch.setitem(suite.cli._VERBS, "studies", waits)
+    assert run(capsys, "studies") == (130, "", "stopped; run the same command again to go on\n")
+    assert signal.getsignal(signal.SIGTERM) is before

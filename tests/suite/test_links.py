@@ -11,6 +11,7 @@ import pytest
 
 from suite.cli import main
 from suite.errors import SuiteError
+from suite.exchange.export import export_study
 from suite.tracking.home import Home
 from suite.tracking.store import Store
 
@@ -91,6 +92,20 @@ def test_an_artifact_is_not_written_through_a_link(
     with pytest.raises(SuiteError, match=f"leads out of {home.artifacts}"):
         Store(home).log_artifact(run_id, file, "report")
     assert kept(outside)
+
+
+def test_a_run_whose_artifacts_lie_behind_a_link_is_not_exported(
+    make_home: MakeHome, tmp_path: Path, outside: Path
+) -> None:
+    home = make_home("home")
+    run_id = a_run(home)
+    (outside / "artifacts").mkdir()
+    (outside / "artifacts" / "secret.txt").write_text("not the suite's")
+    (home.artifacts / "demo").mkdir(parents=True)
+    (home.artifacts / "demo" / run_id).symlink_to(outside)
+    with pytest.raises(SuiteError, match=f"leads out of {home.artifacts}"):
+        export_study(home, "demo", tmp_path / "export")
+    assert not (tmp_path / "export").exists()
 
 
 @pytest.mark.parametrize("location", ["../../outside", "demo/../../../outside", "/../outside"])

@@ -304,6 +304,29 @@ def test_it_is_said_which_devices_hold_the_largest_cell(width: int, h100: bool, 
     assert f"{words[h100]} an H100 (80 GB), {words[h200]} an H200 (141 GB)." in text.getvalue()
 
 
+def test_held_out_cells_are_planned_last_and_said_to_be() -> None:
+    study, _ = load_study("demo")
+    planned = plan(study)
+    trained = [cell.name for cell in planned.cells if cell.name.startswith("pretrain")]
+    sizes, recurrences = ("tiny", "small", "medium"), (1, 2, 4)
+    held_out = [f"pretrain large Tm={recurrence}" for recurrence in recurrences]
+    assert trained == [
+        *(f"pretrain {size} Tm={recurrence}" for recurrence in recurrences for size in sizes),
+        *held_out,
+    ]
+    assert planned.held_out == tuple(held_out)
+    text = io.StringIO()
+    print_plan(planned, Console(file=text, width=400))
+    assert (
+        "The law predicts the held-out cells once the other pretraining cells have finished, and "
+        f"before any of them begins: {', '.join(held_out)}.\n"
+    ) in text.getvalue()
+
+    text = io.StringIO()
+    print_plan(plan(replace(study, law=None)), Console(file=text, width=400))
+    assert "predicts" not in text.getvalue()
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (12_000, "12 KB"), (3.4e8, "340 MB"), (1.23e9, "1.23 GB")],

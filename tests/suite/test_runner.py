@@ -44,6 +44,9 @@ law:
   form: looplm_total
   fit_from: 0.2
   starts: 8
+  tests: [first]
+  ablations: false
+  test_starts: 4
 calibration:
   models:
     - {size: wide, recurrence: 2}

@@ -301,6 +301,7 @@ def test_closing_the_terminal_saves_and_ends_as_killed(run: Run, undisturbed: Pa
     assert_goes_on(run, run_id, undisturbed)
 
 
+@pytest.mark.slow
 def test_under_nohup_a_closed_terminal_changes_nothing(run: Run, undisturbed: Path) -> None:
     command = on_terminal(run, nohup=True)
     assert command.exit_code() == 0

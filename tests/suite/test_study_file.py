@@ -344,6 +344,7 @@ def test_a_panel_needs_its_stage() -> None:
     for panel, stage in [
         ("loss_grid", "pretraining"),
         ("parity", "law"),
+        ("residuals", "law"),
         ("error_grid", "calibration"),
         ("pareto", "searches"),
     ]:

@@ -86,6 +86,10 @@ def test_the_vocabulary_of_a_size_must_hold_the_tokenizer() -> None:
         ("looplm_total", "[53M, 134M, 374M]", "[2, 4]", False),  # one recurrence, too
         ("chinchilla", "[53M, 134M, 374M]", "[2, 4]", True),
         ("chinchilla", "[53M, 134M]", "[2, 4]", False),
+        ("recurrence_equivalence", "[53M, 134M, 374M]", "[1, 2, 4]", True),
+        ("recurrence_equivalence", "[53M, 134M, 374M]", "[2, 4]", False),
+        ("parameters + tokens + rising recurrence", "[53M, 134M, 374M]", "[1, 2, 4]", True),
+        ("parameters + tokens + rising recurrence", "[53M, 134M, 374M]", "[2, 4]", False),
     ],
 )
 def test_a_law_needs_two_levels_of_each_of_its_variables(

@@ -113,6 +113,19 @@ def test_links_out_of_the_home_are_noted_and_those_within_are_not(
     assert (finding.severity, finding.where) == ("note", (f"{outside} -> {tmp_path}/elsewhere",))
 
 
+@pytest.mark.parametrize("folder", ["reports/demo", "checkpoints/a", "artifacts/demo/a"])
+def test_a_link_that_results_would_be_written_through_has_to_be_mended(
+    home: Home, tmp_path: Path, examine: Callable[..., Any], folder: str
+) -> None:
+    link = home.root / folder
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path)
+    (finding,) = [o.finding for o in examine(home)["home"] if o.finding.severity != "ok"]
+    assert finding.severity == "error"
+    assert finding.where == (f"{link} -> {tmp_path}",)
+    assert "`suite report`" in finding.what
+
+
 def test_a_home_behind_a_link_is_a_home_like_any(
     home: Home, tmp_path: Path, examine: Callable[..., Any]
 ) -> None:

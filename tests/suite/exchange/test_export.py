@@ -239,3 +239,11 @@ def test_a_run_without_a_name_is_exported_under_its_id(copied_home: Home, tmp_pa
     export_study(copied_home, "small", tmp_path / "out")
     runs = pl.read_parquet(tmp_path / "out" / "runs.parquet").filter(pl.col("kind") == "trial")
     assert runs["name"].to_list() == runs["run_id"].to_list()
+
+
+@pytest.mark.parametrize("inside", ["", "export", "reports/demo/export"])
+def test_an_export_is_not_written_into_the_home(studied_home: Home, inside: str) -> None:
+    before = sorted(studied_home.root.rglob("*"))
+    with pytest.raises(InputError, match=r"lies in the home that is exported|is not empty"):
+        export_study(studied_home, "demo", studied_home.root / inside)
+    assert sorted(studied_home.root.rglob("*")) == before

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 from suite.laws import _newton
-from suite.laws._newton import minimise
+from suite.laws._newton import RunWeights, minimise
 from suite.laws._problem import Problem
 from suite.laws.forms import CHINCHILLA, LOOPLM_TOTAL
 
@@ -77,3 +78,51 @@ def test_a_law_without_constant_keeps_none(problem: Problem, grid: Callable[...,
     natural = without.natural(found.theta[found.objective.argmin()])
     expected = {"A": 20.0, "alpha": 0.1, "B": 20.0, "beta": 0.15}
     assert natural == pytest.approx(expected, rel=1e-6)
+
+
+def test_resampled_lanes_end_where_fits_of_the_repeated_rows_end(
+    grid: Callable[..., Columns],
+) -> None:
+    columns = grid([5e7, 1.3e8, 4e8, 1.4e9], [2, 4, 8], np.linspace(1e9, 2e10, 6))
+    rng = np.random.default_rng(5)
+    loss = 1.5 + 300 / columns["parameters"] ** 0.35 + 900 / columns["tokens"] ** 0.32
+    loss = loss * np.exp(0.02 * rng.standard_normal(len(loss)))
+    run = np.repeat(np.arange(12), 6)
+    problem = Problem(CHINCHILLA.terms, columns, loss, has_constant=True)
+    draws = rng.multinomial(12, np.full(12, 1 / 12), size=5)
+    weights = RunWeights(draws.astype(float), run)
+    warm = minimise(problem, problem.starts(5, seed=1), 1e-3)
+    start = np.tile(warm.theta[warm.objective.argmin()], (5, 1))
+    found = minimise(problem, start, 1e-3, weights=weights, widest=0.1)
+    assert found.converged.all()
+    for lane, counts in enumerate(draws):
+        rows = np.repeat(np.arange(72), counts[run])
+        repeated = Problem(
+            CHINCHILLA.terms,
+            {name: values[rows] for name, values in columns.items()},
+            loss[rows],
+            has_constant=True,
+        )
+        cold = minimise(repeated, repeated.starts(8, seed=2), 1e-3)
+        best = cold.objective.argmin()
+        assert found.objective[lane] == pytest.approx(cold.objective[best], rel=1e-10)
+        natural = problem.natural(found.theta[lane])
+        assert natural == pytest.approx(repeated.natural(cold.theta[best]), rel=1e-6)
+
+
+def test_a_held_constant_is_fitted_around(grid: Callable[..., Columns]) -> None:
+    columns = grid([1e7, 1e8, 1e9], [1], np.linspace(1e9, 1e10, 6))
+    rng = np.random.default_rng(6)
+    exact = 1.8 + 400 / columns["parameters"] ** 0.34 + 2000 / columns["tokens"] ** 0.37
+    loss = exact * np.exp(0.01 * rng.standard_normal(len(exact)))
+    held = Problem(CHINCHILLA.terms, columns, loss, has_constant=True, pinned=("", 1.7))
+    found = minimise(held, held.starts(4, seed=0), np.inf)
+
+    def residual(x: np.ndarray) -> np.ndarray:
+        first = np.exp(x[0]) / (columns["parameters"] / 1e8) ** x[1]
+        second = np.exp(x[2]) / (columns["tokens"] / 3e9) ** x[3]
+        return np.log(1.7 + first + second) - np.log(loss)
+
+    other = least_squares(residual, [-0.5, 0.3, -0.5, 0.3], xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    assert found.objective.min() == pytest.approx(other.cost, rel=1e-9)
+    assert held.constant(found.theta[0]) == pytest.approx(1.7, rel=1e-14)

@@ -17,9 +17,11 @@ PLAIN = LawSpec(form="chinchilla", fit_from=0.0)
 
 
 def cells(*rows: tuple[str, int, int, bool]) -> pl.DataFrame:
-    return pl.DataFrame(
+    """A tenth of the parameters of every cell lie outside the loop."""
+    table = pl.DataFrame(
         rows, schema=["run_id", "parameters", "recurrence", "held_out"], orient="row"
     )
+    return table.with_columns(looped=pl.col("parameters") * 9 // 10)
 
 
 def curves(**values: list[tuple[int, float]]) -> pl.DataFrame:
@@ -53,10 +55,13 @@ def test_variables_are_the_columns_a_law_reads() -> None:
     table = cells(("a", 1000, 2, False), ("b", 2000, 4, False), ("c", 4000, 4, True))
     logged = curves(a=falling(4), b=falling(4), c=falling(2))
     found = prepare_points(table, logged, PLAIN)
-    assert set(found.variables()) == {"parameters", "tokens", "recurrence"}
+    names = {"parameters", "tokens", "recurrence", "parameters_once", "parameters_recurrent"}
+    assert set(found.variables()) == names
     held_out = found.variables(found.held_out)
     assert held_out["parameters"].tolist() == [4000, 4000]
     assert held_out["tokens"].tolist() == [100, 200]
+    assert held_out["parameters_once"].tolist() == [400, 400]
+    assert held_out["parameters_recurrent"].tolist() == [3600, 3600]
     assert found.variables(~found.held_out)["recurrence"].tolist() == [2] * 4 + [4] * 4
 
 
@@ -152,7 +157,7 @@ def test_a_hold_out_that_leaves_too_little_is_refused(
     held_out: Any, law: dict[str, Any], message: str
 ) -> None:
     table = SIX.with_columns(
-        held_out=pl.Series([held_out(n, t) for _, n, t, _ in SIX.rows()], dtype=pl.Boolean)
+        held_out=pl.Series([held_out(n, t) for _, n, t, *_ in SIX.rows()], dtype=pl.Boolean)
     )
     logged = curves(**{run: falling(20) for run in SIX["run_id"]})
     with pytest.raises(InputError, match=message) as e:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from suite.laws._problem import Problem
-from suite.laws.forms import CHINCHILLA, FORMS, LOOPLM_TOTAL, Form
+from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, FORMS, LOOPLM_TOTAL, Form
 
 Columns = dict[str, np.ndarray]
 FORM_DIRECTIONS = [
     pytest.param(form, index, id=f"{form.name}-{index}")
     for form in FORMS.values()
+    if form is not DATA_CONSTRAINED  # no sum of independent terms, and fitted elsewhere
     for index in range(len(form.directions))
 ]
 
@@ -19,6 +20,13 @@ FORM_DIRECTIONS = [
 @pytest.fixture(scope="module")
 def points(grid: Callable[..., Columns]) -> tuple[Columns, np.ndarray]:
     columns = grid([5e7, 1.3e8, 4e8, 1.4e9], [2, 4, 8], np.linspace(1e9, 2e10, 5))
+    once = 2e7 + 0.1 * columns["parameters"]
+    columns |= {
+        "step": columns["recurrence"] - 1.0,
+        "x": columns["tokens"],
+        "parameters_once": once,
+        "parameters_recurrent": columns["parameters"] - once,
+    }
     rng = np.random.default_rng(0)
     loss = 1.5 + 300 / columns["parameters"] ** 0.35 + 900 / columns["tokens"] ** 0.32
     return columns, loss * np.exp(0.02 * rng.standard_normal(len(loss)))
@@ -125,3 +133,48 @@ def test_starts_lie_in_the_box_and_do_not_depend_on_their_number(
     many = problem.starts(200, seed=7)
     assert np.all((many >= problem.lower) & (many <= problem.upper))
     np.testing.assert_array_equal(problem.starts(9, seed=7), many[:9])
+
+
+def test_weights_count_points_as_if_they_were_repeated(
+    points: tuple[Columns, np.ndarray],
+) -> None:
+    problem = build(LOOPLM_TOTAL, 0, points)
+    theta, delta = problem.starts(3, seed=8), np.full(3, 0.1)
+    times = np.random.default_rng(1).integers(0, 4, (3, 60)).astype(float)
+    alone = [problem.objective(theta, delta, np.tile(point, (3, 1))) for point in np.eye(60)]
+    weighted = problem.objective(theta, delta, times)
+    for part, found in enumerate(weighted):
+        of_point = np.stack([derivatives[part] for derivatives in alone], axis=1)
+        expected = np.einsum("sp,sp...->s...", times, of_point)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_weights_of_one_change_no_bit(points: tuple[Columns, np.ndarray]) -> None:
+    problem = build(LOOPLM_TOTAL, 0, points)
+    theta, delta = problem.starts(3, seed=8), np.full(3, 0.1)
+    weighted = problem.objective(theta, delta, np.ones((3, 60)))
+    for found, plain in zip(weighted, problem.objective(theta, delta), strict=True):
+        np.testing.assert_array_equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("alpha", 0.3), ("gamma", 2.0), ("t1", 3e7), ("t2", 2e7), ("", 1.25)]
+)
+def test_a_pinned_parameter_stays_where_it_is_held(
+    name: str, value: float, points: tuple[Columns, np.ndarray]
+) -> None:
+    columns, loss = points
+    problem = Problem(LOOPLM_TOTAL.terms, columns, loss, has_constant=True, pinned=(name, value))
+    theta = problem.starts(4, seed=9)
+    step = np.random.default_rng(2).uniform(-0.5, 0.5, theta.shape)
+    held = np.full(4, not problem.has_constant)
+    for moved in problem.move(theta, step, held):
+        natural = problem.natural(moved) | {"": problem.constant(moved)}
+        assert natural[name] == pytest.approx(value, rel=1e-12)
+
+
+def test_a_parameter_is_not_pinned_out_of_its_range(points: tuple[Columns, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match="alpha = 11"):
+        Problem(CHINCHILLA.terms, *points, has_constant=True, pinned=("alpha", 11.0))
+    problem = build(CHINCHILLA, 0, points)
+    assert problem.range_of("alpha", problem.starts(1, seed=0)[0]) == pytest.approx((1e-3, 10.0))

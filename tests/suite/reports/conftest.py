@@ -1,4 +1,4 @@
-"""A tracking store in memory: test inputs of the shape that every reader gives."""
+"""Studies in a tracking store in memory."""
 
 from __future__ import annotations
 
@@ -8,142 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import polars as pl
 import pytest
 
 from suite.reports import Report, build_report
-
-RUN_COLUMNS = {
-    "run_id": pl.String,
-    "name": pl.String,
-    "kind": pl.String,
-    "cell": pl.String,
-    "status": pl.String,
-    "start_time": pl.Int64,
-    "end_time": pl.Int64,
-    "parent_run_id": pl.String,
-}
-CURVE_COLUMNS = {
-    "run_id": pl.String,
-    "key": pl.String,
-    "step": pl.Int64,
-    "value": pl.Float64,
-    "timestamp": pl.Int64,
-    "attempt": pl.Int64,
-    "superseded": pl.Boolean,
-}
-_EPOCH = 1_790_000_000_000
-
-
-@dataclass
-class FakeReader:
-    """Runs of one study, kept in lists; what a test changes, the reader shows."""
-
-    study: str = "demo"
-    rows: list[dict[str, object]] = field(default_factory=list)
-    texts: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
-    points: list[dict[str, object]] = field(default_factory=list)
-
-    def add(
-        self,
-        kind: str,
-        name: str,
-        *,
-        cell: str | None = None,
-        status: str = "FINISHED",
-        parent: str | None = None,
-        params: Mapping[str, object] | None = None,
-        tags: Mapping[str, str] | None = None,
-        run_id: str | None = None,
-    ) -> str:
-        number = len(self.rows) + 1
-        run_id = run_id or f"{number:032x}"
-        self.rows.append(
-            {
-                "run_id": run_id,
-                "name": name,
-                "kind": kind,
-                "cell": cell or f"{number:016x}",
-                "status": status,
-                "start_time": _EPOCH + 60_000 * number,
-                "end_time": _EPOCH + 60_000 * number + 30_000,
-                "parent_run_id": parent,
-            }
-        )
-        self.texts[run_id] = {
-            "params": {
-                key: value if isinstance(value, str) else json.dumps(value)
-                for key, value in (params or {}).items()
-            },
-            "tags": {"suite.kind": kind, "suite.attempts": "1", **(tags or {})},
-        }
-        return run_id
-
-    def log(
-        self,
-        run_id: str,
-        key: str,
-        steps: Sequence[int],
-        values: Sequence[float],
-        *,
-        attempt: int = 1,
-        superseded: bool = False,
-    ) -> None:
-        for step, value in zip(steps, values, strict=True):
-            self.points.append(
-                {
-                    "run_id": run_id,
-                    "key": key,
-                    "step": int(step),
-                    "value": float(value),
-                    "timestamp": _EPOCH + len(self.points),
-                    "attempt": attempt,
-                    "superseded": superseded,
-                }
-            )
-
-    def forget(self, run_id: str) -> None:
-        self.rows = [row for row in self.rows if row["run_id"] != run_id]
-        self.points = [point for point in self.points if point["run_id"] != run_id]
-        del self.texts[run_id]
-
-    def point(self, run_id: str, key: str, step: int) -> dict[str, object]:
-        (found,) = [
-            point
-            for point in self.points
-            if (point["run_id"], point["key"], point["step"]) == (run_id, key, step)
-        ]
-        return found
-
-    def run_named(self, name: str) -> str:
-        (found,) = [row["run_id"] for row in self.rows if row["name"] == name]
-        return str(found)
-
-    def runs(self, study: str) -> pl.DataFrame:
-        rows = self.rows if study == self.study else []
-        return pl.DataFrame(rows, schema=RUN_COLUMNS).sort("start_time", "run_id")
-
-    def params(self, run_ids: Sequence[str]) -> pl.DataFrame:
-        return self._texts("params", run_ids)
-
-    def tags(self, run_ids: Sequence[str]) -> pl.DataFrame:
-        return self._texts("tags", run_ids)
-
-    def curves(self, run_ids: Sequence[str], keys: Sequence[str] | None = None) -> pl.DataFrame:
-        frame = pl.DataFrame(self.points, schema=CURVE_COLUMNS)
-        frame = frame.filter(pl.col("run_id").is_in(list(run_ids)))
-        if keys is not None:
-            frame = frame.filter(pl.col("key").is_in(list(keys)))
-        return frame.sort("run_id", "key", "step", "timestamp")
-
-    def _texts(self, which: str, run_ids: Sequence[str]) -> pl.DataFrame:
-        rows = [
-            (run_id, key, value)
-            for run_id in run_ids
-            for key, value in self.texts[run_id][which].items()
-        ]
-        schema = {"run_id": pl.String, "key": pl.String, "value": pl.String}
-        return pl.DataFrame(rows, schema=schema, orient="row")
+from tests.suite.reports.fake_reader import FakeReader
+from tests.suite.reports.law_store import log_intervals, log_tests, predict
 
 
 @dataclass
@@ -378,6 +247,17 @@ def maker() -> StudyMaker:
 @pytest.fixture
 def demo() -> StudyMaker:
     return _demo()
+
+
+@pytest.fixture
+def judged() -> StudyMaker:
+    """``demo`` with all that a law stage tracks: intervals, tests and a blind prediction."""
+    made = _demo()
+    law = made.reader.run_named("law looplm_total")
+    log_intervals(made.reader, law, unidentified=("B",))
+    log_tests(made.reader, law)
+    predict(made.reader, law)
+    return made
 
 
 @pytest.fixture(scope="session")

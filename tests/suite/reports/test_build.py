@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 
 from suite.errors import InputError
-from suite.reports import Report, build, build_report
+from suite.reports import PANELS, Report, build, build_report
 from suite.reports.manifest import digest_of, read_manifest
+from suite.study_rules import PANEL_STAGES
 
 
 def test_report_has_all_files(demo_report: Report) -> None:
     names = sorted(path.name for path in demo_report.folder.iterdir())
-    panels = ("loss_grid", "error_grid", "parity", "pareto")
+    panels = ("loss_grid", "error_grid", "parity", "residuals", "pareto")
     figures = [f"{panel}.{suffix}" for panel in panels for suffix in ("png", "svg")]
     assert names == sorted([*figures, "index.html", "manifest.json"])
     assert [path.name for path in demo_report.figures] == figures
     assert demo_report.manifest.panels == panels
     assert demo_report.skipped == ()
     assert set(demo_report.files) == set(demo_report.folder.iterdir())
+
+
+def test_a_study_file_may_ask_for_every_panel() -> None:
+    assert set(PANEL_STAGES) == set(PANELS)
 
 
 def test_same_store_gives_same_bytes(demo: Any, demo_report: Report, tmp_path: Path) -> None:
@@ -39,7 +44,7 @@ def test_manifest_on_disk_is_the_returned_one(demo_report: Report) -> None:
     assert read.artifacts == demo_report.manifest.artifacts
     for name, digest in read.artifacts.items():
         assert digest_of(demo_report.folder / name) == digest
-    assert len(read.artifacts) == 9
+    assert len(read.artifacts) == 11
 
 
 def test_figures_are_sound_and_undated(demo_report: Report) -> None:
@@ -64,7 +69,8 @@ def test_panels_without_data_are_skipped_or_refused(maker: Any, tmp_path: Path) 
     maker.pretraining(sizes={"small": 1000}, recurrences=(2,), points=5)
     report = build_report(maker.reader, "demo", None, tmp_path / "out")
     assert report.manifest.panels == ("loss_grid",)
-    assert [item.panel for item in report.skipped] == ["error_grid", "parity", "pareto"]
+    skipped = [item.panel for item in report.skipped]
+    assert skipped == ["error_grid", "parity", "residuals", "pareto"]
     with pytest.raises(
         InputError, match=r"report.panels\[1\]: .*'parity' cannot be drawn.*suite run"
     ):

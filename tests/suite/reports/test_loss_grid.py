@@ -93,6 +93,80 @@ def test_held_out_cells_are_marked(demo: Any) -> None:
     }
 
 
+def test_blind_cells_are_marked_and_others_say_held_out(judged: Any) -> None:
+    judged.reader.point(
+        judged.reader.run_named("pretrain medium Tm=4"), "train/total_loss", 50_000
+    )["timestamp"] = 5
+    shown = display(judged)
+    texts = {ax.get_title(): [t.get_text() for t in ax.texts] for ax in shown.plot().axes}
+    assert texts == {
+        "Tm = 2, N = 60K": [],
+        "Tm = 2, N = 173K": ["predicted blind"],
+        "Tm = 4, N = 60K": [],
+        "Tm = 4, N = 173K": ["held out"],
+    }
+    assert "complete and on record before anything of the cell was measured" in shown.caption
+
+
+def test_without_a_blind_panel_the_caption_does_not_speak_of_one(demo: Any) -> None:
+    assert "on record before" not in display(demo).caption
+
+
+def test_interval_is_a_band_between_the_two_curves_with_a_legend_entry(judged: Any) -> None:
+    law = judged.reader.run_named("law looplm_total")
+    cell = next(row for row in judged.reader.rows if row["name"] == "pretrain medium Tm=4")
+    ax = display(judged).plot().axes[3]
+    assert ax.get_title() == "Tm = 4, N = 173K"
+    (band,) = ax.collections
+    real, predicted = ax.get_lines()
+    assert real.get_zorder() < band.get_zorder() < predicted.get_zorder()
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["Real", "Pred", "95 % interval"]
+    corners = {(round(x * 1e6), y) for x, y in band.get_paths()[0].vertices}
+    points = [p for p in judged.reader.points if p["run_id"] == law]
+    for end in ("lower", "upper"):
+        tracked = {
+            (p["step"], p["value"]) for p in points if p["key"] == f"predicted/{cell['cell']}/{end}"
+        }
+        assert len(tracked) == 20
+        assert tracked <= corners
+
+
+def test_interval_is_among_the_points(judged: Any) -> None:
+    points = display(judged).points()
+    series = points.filter(pl.col("axes") == "Tm = 4, N = 173K")["series"].unique().sort()
+    expected = ["95 % interval, lower", "95 % interval, upper", "Pred", "Real"]
+    assert series.to_list() == expected
+
+
+def test_interval_without_bound_does_not_widen_the_range(judged: Any) -> None:
+    shown = display(judged)
+    calm = shown.loss_range
+    law = judged.reader.run_named("law looplm_total")
+    cell = next(row["cell"] for row in judged.reader.rows if row["kind"] == "pretraining")
+    judged.reader.point(law, f"predicted/{cell}/upper", 50_000)["value"] = 1e9
+    wild = display(judged)
+    assert wild.loss_range == calm
+    assert "Ends of the interval outside it: 1." in wild.caption
+    assert "outside" not in shown.caption
+
+
+def test_interval_with_one_end_is_not_drawn(judged: Any) -> None:
+    judged.reader.points = [p for p in judged.reader.points if not p["key"].endswith("/upper")]
+    assert not any(ax.collections for ax in display(judged).plot().axes)
+    assert "95 % interval" not in display(judged).caption
+
+
+def test_remarks_stand_below_the_legend(judged: Any) -> None:
+    figure = display(judged).plot()
+    figure.draw_without_rendering()
+    marked = [ax for ax in figure.axes if ax.texts]
+    assert len(marked) == 2
+    for ax in marked:
+        (text,) = ax.texts
+        assert text.get_window_extent().y1 <= ax.get_legend().get_window_extent().y0
+
+
 def test_failed_cell_keeps_its_curve_and_says_why(maker: Any) -> None:
     maker.pretraining(
         sizes={"small": 1000}, recurrences=(2, 4), fail={("small", 4): "loss is NaN"}, points=60

@@ -96,8 +96,24 @@ def test_headlines_tell_the_findings_in_tracked_numbers(demo: Any) -> None:
         "Law looplm_total, fitted to 2 cells: R² over all points 0.9981, R² over held-out cells "
         "only 0.9712, their mean relative error 0.0172, share of starts that agree 0.75."
     )
-    assert lines[2] == "Calibration: 3 of 3 runs finished, on 1 model, up to 4K tokens."
-    assert lines[3].startswith("Search kv_budget: 8 of 8 trials have a result, ")
+    assert lines[2] == (
+        "Held-out cells: 0 of 2 predicted blind, with the prediction on record before the cell "
+        "began."
+    )
+    assert lines[3] == "Calibration: 3 of 3 runs finished, on 1 model, up to 4K tokens."
+    assert lines[4].startswith("Search kv_budget: 8 of 8 trials have a result, ")
+
+
+def test_the_headline_counts_what_was_predicted_blind(judged: Any) -> None:
+    assert list(headlines(read_tracked(judged.reader, "demo")))[2].startswith(
+        "Held-out cells: 2 of 2 predicted blind, "
+    )
+
+
+def test_a_law_without_held_out_cells_says_nothing_of_blindness(maker: Any) -> None:
+    maker.pretraining(sizes={"small": 1000}, points=5)
+    maker.fit()
+    assert not any("blind" in line for line in headlines(read_tracked(maker.reader, "demo")))
 
 
 def test_warnings_stand_before_the_figures(demo: Any) -> None:

@@ -92,3 +92,11 @@ def test_long_titles_take_two_lines_and_no_more() -> None:
     assert len(lines) == 2
     assert max(map(len, lines)) <= 20
     assert lines[1].endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0125, "+1.25 %"), (-0.004, "\u22120.40 %"), (0.0, "+0.00 %"), (float("nan"), "NaN")],
+)
+def test_deviations_have_a_sign(ratio: float, text: str) -> None:
+    assert style.percent(ratio) == text

@@ -26,7 +26,9 @@ LOSS = "train/total_loss"
 FIRST, SECOND = "pretrain small Tm=2", "pretrain small Tm=4"
 EXACT, NITER_8 = (f"calibrate small Tm=2 on pydocs niter={niter}" for niter in ("exact", "8"))
 LAW = "law looplm_total"
+HELD_OUT, PREDICTION = "pretrain medium Tm=4", "predict looplm_total"
 PARITY = f"parity, {LAW}, Fitted"
+MARK = f"table: held-out cells, medium Tm=4, prediction: run {{{HELD_OUT}}}, run:blind"
 PANELS = ("parity",)  # drawing takes most of the time; the tables show the rest
 TABLES = ("metrics", "latest_metrics", "params", "tags")
 
@@ -182,7 +184,7 @@ def made() -> dict[str, Any]:
 @pytest.fixture
 def scene(
     made: dict[str, Any],
-    demo: Any,
+    judged: Any,
     blank_database: Path,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -191,7 +193,7 @@ def scene(
     if not made:
         home = Home.at(tmp_path_factory.mktemp("untouched"))
         shutil.copyfile(blank_database, home.database)
-        made["home"], made["runs"] = home, write_store(demo.reader, Store(home))
+        made["home"], made["runs"] = home, write_store(judged.reader, Store(home))
         scene = Scene(home, made["runs"])
         scene.rebuild()
         made["runs"]["report demo"] = scene.keep()
@@ -276,6 +278,28 @@ def forget_held_out(scene: Scene) -> None:
     )
 
 
+def end_prediction_late(scene: Scene) -> None:
+    scene.sql("UPDATE runs SET end_time = end_time + 10000000 WHERE run_uuid = ?",
+              scene.runs[PREDICTION])  # fmt: skip
+
+
+def delete_prediction(scene: Scene) -> None:
+    scene.sql(
+        "UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", scene.runs[PREDICTION]
+    )
+
+
+def begin_held_out_early(scene: Scene) -> None:
+    scene.sql("UPDATE runs SET start_time = 5 WHERE run_uuid = ?", scene.runs[HELD_OUT])
+
+
+def change_prediction(scene: Scene) -> None:
+    scene.sql(
+        "UPDATE metrics SET value = 0.5 WHERE run_uuid = ? AND key = 'law/alpha'",
+        scene.runs[PREDICTION],
+    )
+
+
 def resume_later(scene: Scene) -> None:
     """The point that the second attempt overtook counts again."""
     attempt = Attempt(
@@ -345,6 +369,20 @@ STORE: dict[str, tuple[Callable[[Scene], None], tuple[str, ...]]] = {
     "held-out cells": (
         forget_held_out,
         ("parity, law looplm_total, Held out", "has no such value"),
+    ),
+    "prediction ended late": (
+        end_prediction_late,
+        (MARK, "shows 'blind'", "not blind: the prediction ended at"),
+    ),
+    "prediction deleted": (delete_prediction, (f"run {{{PREDICTION}}}: it is not in the store",)),
+    "prediction deleted, mark": (
+        delete_prediction, (MARK, "not blind: no prediction of this cell is on record")
+    ),
+    "held-out cell began early": (
+        begin_held_out_early, (MARK, "but the run of the cell began at 1970-01-01")
+    ),
+    "another law predicted": (
+        change_prediction, (MARK, "alpha is 0.31 in the law drawn here and was 0.5 in")
     ),
     "attempt": (
         resume_later, (PARITY, f"run {{{SECOND}}}, {LOSS} at 430000", "has 9.5")

@@ -34,6 +34,7 @@ def test_changed_value_names_panel_run_and_both_values(demo: Any, demo_report: R
     assert {(d.kind, d.panel, d.run_id, d.step) for d in found.differences} == {
         ("changed", "loss_grid", run, 500_000),
         ("changed", "parity", run, 500_000),
+        ("changed", "residuals", run, 500_000),
     }
     assert str(found.differences[0]) == (
         f"loss_grid, Tm = 4, N = 60K, Real: run {run}, {LOSS} at 500000 tokens: "
@@ -66,7 +67,9 @@ def test_deleted_run_is_missing_everywhere(demo: Any, demo_report: Report) -> No
     found = check(demo, demo_report)
     gone = [d for d in found.differences if d.run_id == run]
     assert {d.kind for d in gone} == {"missing"}
-    assert {d.panel for d in gone} == {"loss_grid", "parity", "table: cells"}
+    assert {d.panel for d in gone} == {
+        "loss_grid", "parity", "residuals", "table: cells", "table: held-out cells"
+    }  # fmt: skip
     assert any(f"run {run}" in line and "more missing" in line for line in found.lines(limit=3))
 
 

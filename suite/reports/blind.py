@@ -1,0 +1,217 @@
+"""Whether a held-out curve was predicted blind, judged by what the store holds and nothing else.
+
+A curve was predicted blind if a finished prediction run names its cell, was over before
+anything of the cell was measured, had read only what was measured before it, and recorded the
+very law and curve that the report draws. Whatever cannot be told from the store speaks against
+it: a mark that is missing misleads nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from suite.reports.points import Curve
+from suite.reports.records import Blindness, PredictionRun
+
+_SAME_PARAMETER = 1e-9  # relative
+_SAME_CURVE = 1e-6  # relative; a curve sums terms whose parameters agree to the line above
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """When a run worked, in ms since 1970; None for what the store does not say.
+
+    Attributes:
+        start: start of the run.
+        first_attempt: start of its first attempt.
+        first_point: time of its first point, whether or not a later attempt overtook it.
+        last_point: time of its last one.
+    """
+
+    start: int | None
+    first_attempt: int | None = None
+    first_point: int | None = None
+    last_point: int | None = None
+
+    @property
+    def began(self) -> int | None:
+        """The earliest of its times."""
+        moments = (self.start, self.first_attempt, self.first_point)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """One prediction run with what it recorded.
+
+    Attributes:
+        run: the run.
+        last_point: time of its last point, in ms since 1970; None where it has none.
+        law: value of each parameter of its law, by symbol.
+        curves: predicted curve of each cell, by fingerprint.
+    """
+
+    run: PredictionRun
+    last_point: int | None
+    law: Mapping[str, float]
+    curves: Mapping[str, Curve]
+
+    @property
+    def recorded(self) -> int | None:
+        """When it was complete, in ms since 1970: its end, or a point that came after."""
+        end = self.run.end_time
+        return None if end is None else max(end, self.last_point or 0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOutCurve:
+    """A curve that the report draws beside its prediction.
+
+    Attributes:
+        cell: fingerprint of the cell.
+        run_id: the run that is drawn.
+        other_runs: every other run of the same cell.
+        predicted: what is drawn as its prediction; None where there is none.
+        law: value of each parameter of the law that is drawn, by symbol.
+    """
+
+    cell: str
+    run_id: str
+    other_runs: tuple[str, ...]
+    predicted: Curve | None
+    law: Mapping[str, float]
+
+
+def judge(
+    curve: HeldOutCurve, predictions: Sequence[Prediction], clocks: Mapping[str, Clock]
+) -> Blindness:
+    """Judge one held-out curve.
+
+    Args:
+        curve: the curve.
+        predictions: every prediction run of the study, oldest first.
+        clocks: the clock of every run that is still in the store, by run id.
+
+    Returns:
+        The newest prediction without an objection to it; else the first objection to the newest.
+    """
+    clock = clocks.get(curve.run_id, Clock(start=None))
+    own = [prediction for prediction in predictions if curve.cell in prediction.run.predicts]
+    if not own:
+        words = "no prediction of this cell is on record"
+        return Blindness(blind=False, words=words, began=clock.began)
+    objections = {
+        prediction.run.run_id: next(_objections(curve, prediction, clock, clocks), None)
+        for prediction in own
+    }
+    sound = [prediction for prediction in own if objections[prediction.run.run_id] is None]
+    judged = sound[-1] if sound else own[-1]
+    # Whoever records several predictions may draw the one that came true.
+    in_time = sum(next(_too_late(prediction, clock), None) is None for prediction in own)
+    further = f", one of {in_time} predictions on record" if in_time > 1 else ""
+    return Blindness(
+        blind=bool(sound),
+        words=objections[judged.run.run_id] or f"blind{further}",
+        prediction=judged.run.run_id,
+        recorded=judged.recorded,
+        began=clock.began,
+    )
+
+
+def time_of(milliseconds: int) -> str:
+    """A time as the report writes it."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):  # of no year that a calendar has
+        return f"{milliseconds} ms after 1970"
+    return f"{moment.strftime('%Y-%m-%d %H:%M:%S')}.{milliseconds % 1000:03d} UTC"
+
+
+def _objections(
+    curve: HeldOutCurve, prediction: Prediction, clock: Clock, clocks: Mapping[str, Clock]
+) -> Iterator[str]:
+    """What speaks against the mark, the clock of the cell first."""
+    yield from _too_late(prediction, clock)
+    recorded = prediction.recorded
+    for run_id in curve.other_runs:
+        start = clocks[run_id].start if run_id in clocks else None
+        if recorded is not None and (start is None or start <= recorded):
+            yield f"run {run_id} had measured the same cell before the prediction was complete"
+    yield from _seen(curve, prediction, clocks)
+    yield from _another_law(curve, prediction)
+    yield from _another_curve(curve, prediction)
+
+
+def _too_late(prediction: Prediction, clock: Clock) -> Iterator[str]:
+    if prediction.run.status != "FINISHED":
+        yield f"the prediction is {prediction.run.status}, not FINISHED"
+    recorded = prediction.recorded
+    if recorded is None:
+        yield "the prediction does not say when it ended"
+        return
+    what = "ended" if recorded == prediction.run.end_time else "got its last point"
+    for moment, event in (
+        (clock.first_attempt, "the first attempt at the cell began"),
+        (clock.start, "the run of the cell began"),
+        (clock.first_point, "the first point of the cell was logged"),
+    ):
+        if moment is None:
+            yield f"the store does not say when {event}"
+        elif moment <= recorded:
+            yield f"the prediction {what} at {time_of(recorded)}, but {event} at {time_of(moment)}"
+
+
+def _seen(
+    curve: HeldOutCurve, prediction: Prediction, clocks: Mapping[str, Clock]
+) -> Iterator[str]:
+    if not prediction.run.inputs:
+        yield "the prediction does not say which runs it was fitted to"
+    own = {curve.run_id, *curve.other_runs}
+    if curve.cell in prediction.run.inputs or own & set(prediction.run.inputs.values()):
+        yield "the prediction was fitted to this very cell"
+    for _, run_id in sorted(prediction.run.inputs.items()):
+        last = clocks[run_id].last_point if run_id in clocks else None
+        if last is None:
+            yield f"the points of run {run_id}, which the prediction was fitted to, are gone"
+        elif last > prediction.run.start_time:
+            yield (
+                f"run {run_id}, which the prediction was fitted to, has a point of "
+                f"{time_of(last)}, but the prediction began at {time_of(prediction.run.start_time)}"
+            )
+
+
+def _another_law(curve: HeldOutCurve, prediction: Prediction) -> Iterator[str]:
+    for symbol in sorted(curve.law.keys() | prediction.law.keys()):
+        here, there = curve.law.get(symbol), prediction.law.get(symbol)
+        if here is None or there is None:
+            which = "drawn law" if here is None else "law of the prediction"
+            yield f"the {which} has no {symbol}"
+        elif not math.isclose(here, there, rel_tol=_SAME_PARAMETER):
+            yield f"{symbol} is {here!r} in the law drawn here and was {there!r} in the prediction"
+    if not curve.law:
+        yield "the law drawn here has no parameters on record"
+
+
+def _another_curve(curve: HeldOutCurve, prediction: Prediction) -> Iterator[str]:
+    drawn, recorded = curve.predicted, prediction.curves.get(curve.cell)
+    if drawn is None or recorded is None or not len(recorded):
+        which = "drawn" if drawn is None else "on record"
+        yield f"no predicted curve of this cell is {which}"
+        return
+    steps, in_drawn, in_recorded = np.intersect1d(
+        drawn.step, recorded.step, assume_unique=True, return_indices=True
+    )
+    if drawn.last_step not in steps:
+        yield f"no prediction for {drawn.last_step} tokens, where the curve ends, is on record"
+    here, there = drawn.value[in_drawn], recorded.value[in_recorded]
+    for step, one, other in zip(steps, here, there, strict=True):
+        if not math.isclose(one, other, rel_tol=_SAME_CURVE):
+            yield (
+                f"at {step} tokens {float(one)!r} is drawn here, and {float(other)!r} was predicted"
+            )
+            return

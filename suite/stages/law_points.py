@@ -1,0 +1,184 @@
+"""What a law is fitted to: the finished cells of the study, and the points of their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from lightning_modules.schedule import PretrainingPlan
+from suite.cells import pretraining_cells
+from suite.laws.forms import get_form
+from suite.laws.kept import LastPoint
+from suite.laws.points import FitPoints, evenly_spaced, prepare_points
+from suite.stages.context import StageContext
+from suite.study import LawSpec, PretrainingSpec
+from suite.tracking.curves import live
+
+Array = NDArray[np.float64]
+
+_GRID_SCHEMA = {
+    "cell": pl.String,
+    "name": pl.String,
+    "size": pl.String,
+    "parameters": pl.Int64,
+    "looped": pl.Int64,
+    "recurrence": pl.Int64,
+    "held_out": pl.Boolean,
+    "begun": pl.Boolean,
+    "run_id": pl.String,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LawPoints:
+    """Points of the fit, and the curves that the law is judged by.
+
+    Attributes:
+        cells: the cells that gave points, as ``law_cells`` has them.
+        curves: live points of ``judged_metric``, of all cells.
+        variables: columns [points] of the fitted points, as laws read them.
+        loss: their smoothed losses in nats [points].
+        run: run id of each fitted point [points].
+        warnings: what was dropped or excluded, in plain sentences.
+    """
+
+    cells: pl.DataFrame
+    curves: pl.DataFrame
+    variables: Mapping[str, Array]
+    loss: Array
+    run: NDArray[np.str_]
+    warnings: tuple[str, ...]
+
+    @property
+    def fitted(self) -> pl.DataFrame:
+        """The cells that are not held out."""
+        return self.cells.filter(~pl.col("held_out"))
+
+    def last_points(self) -> list[LastPoint]:
+        """Where in the grid the law was fitted, and how far: the last point of each cell."""
+        return [
+            LastPoint(
+                cell=row["cell"],
+                size=row["size"],
+                recurrence=row["recurrence"],
+                parameters=float(row["parameters"]),
+                tokens=float(self.variables["tokens"][self.run == row["run_id"]].max()),
+                looped=float(row["looped"]),
+            )
+            for row in self.fitted.iter_rows(named=True)
+        ]
+
+
+def law_grid(context: StageContext, law: LawSpec) -> pl.DataFrame:
+    """All pretraining cells of the study, in the order of its grid, as the law sees them.
+
+    Returns:
+        Frame with cell (fingerprint), name, size (its name), parameters (N as the law counts
+        it), looped (those of them in the loop), recurrence, held_out; begun (whether the cell
+        has a run), run_id (that of a finished cell, else null).
+    """
+    tracked = context.tracked("pretraining")
+    rows = []
+    for (size, recurrence), cell in pretraining_cells(context.materials).items():
+        found = tracked.get(cell.fingerprint)
+        counts = cell.labels["parameters"]
+        assert isinstance(counts, dict)
+        rows.append(
+            (
+                cell.fingerprint,
+                cell.name,
+                size,
+                counts[law.parameters],
+                counts["looped"],
+                recurrence,
+                law.hold_out.covers(size, recurrence),
+                found is not None,
+                found.run_id if found is not None and found.status == "FINISHED" else None,
+            )
+        )
+    return pl.DataFrame(rows, schema=_GRID_SCHEMA, orient="row")
+
+
+def law_cells(context: StageContext, law: LawSpec) -> pl.DataFrame:
+    """The finished cells of ``law_grid``."""
+    return law_grid(context, law).filter(pl.col("run_id").is_not_null())
+
+
+def reads_steps(law: LawSpec) -> bool:
+    """Whether the law is one of the loop step."""
+    return "step" in get_form(law.form).variables
+
+
+def judged_metric(law: LawSpec, pretraining: PretrainingSpec) -> str:
+    """Key of the tracked curve that the law predicts; of a law of the loop step, the last one's."""
+    return f"{law.metric}/{pretraining.recurrences[0]}" if reads_steps(law) else law.metric
+
+
+def read_points(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> LawPoints:
+    """Points of the cells from their tracked curves; see ``prepare_points``.
+
+    Raises:
+        InputError: a loss is not positive, or what is held out leaves too little to fit.
+        SuiteError: no cell has a finite point to fit.
+    """
+    pretraining = context.study.pretraining
+    assert pretraining is not None
+    judged = judged_metric(law, pretraining)
+    steps = range(1, pretraining.recurrences[0] + 1) if reads_steps(law) else ()
+    keys: dict[str, int | None] = {f"{law.metric}/{step}": step for step in steps}
+    keys = keys or {judged: None}
+    curves = live(context.reader.curves(cells["run_id"].to_list(), [*keys]))
+    parts = {key: prepare_points(cells, curves.filter(pl.col("key") == key), law) for key in keys}
+    used = {run_id for part in parts.values() for run_id in part.run_ids}
+    columns = [_columns(part, keys[key]) for key, part in parts.items()]
+    return LawPoints(
+        cells=cells.filter(pl.col("run_id").is_in(list(used))),
+        curves=curves.filter(pl.col("key") == judged),
+        variables={name: np.concatenate([part[name] for part in columns]) for name in columns[0]},
+        loss=np.concatenate([part.loss[~part.held_out] for part in parts.values()]),
+        run=np.concatenate(
+            [np.array(part.run_ids)[part.run[~part.held_out]] for part in parts.values()]
+        ),
+        warnings=tuple(dict.fromkeys(text for part in parts.values() for text in part.warnings)),
+    )
+
+
+def _columns(points: FitPoints, step: int | None) -> dict[str, Array]:
+    """Columns of the fitted points of one metric, which is that of a loop step or of none."""
+    columns = points.variables(~points.held_out)
+    if step is not None:
+        columns["step"] = np.full_like(columns["tokens"], step)
+    return columns
+
+
+def columns_at(row: Mapping[str, Any], tokens: Array) -> dict[str, Array]:
+    """Columns of a cell's judged curve as laws read them.
+
+    Args:
+        row: of ``law_grid``.
+        tokens: where on the curve [points].
+    """
+    values = {
+        "parameters": row["parameters"],
+        "parameters_once": row["parameters"] - row["looped"],
+        "parameters_recurrent": row["looped"],
+        "recurrence": row["recurrence"],
+        "step": row["recurrence"],
+    }
+    return {
+        "tokens": tokens,
+        **{name: np.full_like(tokens, value) for name, value in values.items()},
+    }
+
+
+def planned_tokens(law: LawSpec, pretraining: PretrainingSpec) -> Array:
+    """Token counts [points] at which the law is compared with a cell that has not begun."""
+    plan = PretrainingPlan.of(pretraining)
+    every = plan.evaluate_every if law.metric.startswith("val/") else plan.log_every
+    tokens = np.array(plan.points(every), dtype=np.float64)
+    return tokens[evenly_spaced(tokens, law.points_per_curve)]

@@ -1,0 +1,141 @@
+"""Held-out tests of a law within the cells that it is fitted to, and of it without each term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from suite.errors import InputError
+from suite.laws.forms import Form, get_form
+from suite.laws.held_out import Comparison, FitSettings, ablations, compare
+from suite.laws.splits import Split, by_first_share, by_level, leave_one_run_out
+from suite.stages.context import StageContext
+from suite.stages.law_points import LawPoints
+from suite.study import LawSpec, LawTest
+
+_SHARES = (0.25, 0.5, 0.75)
+_CELL_DIGITS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutErrors:
+    """What held-out tests said.
+
+    Attributes:
+        metrics: errors by the names of metrics.
+        left_out: kinds of tests that this grid does not allow, with the reason, in sentences.
+    """
+
+    metrics: dict[str, float]
+    left_out: tuple[str, ...]
+
+
+def held_out_errors(
+    context: StageContext, name: str, law: LawSpec, points: LawPoints
+) -> HeldOutErrors:
+    """Make the tests that the study asks for, of the law and of it without each of its terms.
+
+    Only points that the law is fitted to take part: cells of ``law.hold_out`` stay unseen.
+
+    Args:
+        context: the stage's.
+        name: what the bar is called.
+        law: settings.
+        points: what the law is fitted to.
+
+    Raises:
+        StopRequested: a signal has asked to stop.
+    """
+    forms = laws_to_test(get_form(law.form), ablate=law.ablations)
+    settings = FitSettings(
+        huber_delta=law.huber_delta, starts=law.test_starts, seed=context.study.seed
+    )
+    left_out: list[str] = []
+    splits: dict[LawTest, tuple[Split, ...]] = {}
+    for kind in law.tests:
+        try:
+            splits[kind] = make_splits(kind, points)
+        except InputError as error:
+            left_out.append(_left_out(kind, error))
+    metrics: dict[str, float] = {}
+    done = 0
+    if not splits:
+        return HeldOutErrors(metrics=metrics, left_out=tuple(left_out))
+    with context.display.task(name, len(forms) * sum(map(len, splits.values()))) as advance:
+
+        def on_test(tests: int) -> None:
+            context.stop.check()
+            advance(done + tests, "tests")
+
+        for kind, of_kind in splits.items():
+            try:
+                found = compare(
+                    list(forms.values()),
+                    points.variables,
+                    points.loss,
+                    of_kind,
+                    settings,
+                    on_test=on_test,
+                )
+            except InputError as error:
+                left_out.append(_left_out(kind, error))
+            else:
+                metrics |= dict(_metrics(kind, list(forms), found))
+            done += len(forms) * len(of_kind)
+    return HeldOutErrors(metrics=metrics, left_out=tuple(left_out))
+
+
+def laws_to_test(form: Form, *, ablate: bool) -> dict[str, Form]:
+    """The law as ``full``, then as ``without_<variable>`` and ``without_constant``."""
+    if not ablate or len(form.terms) < 2:
+        return {"full": form}
+    names = ["full", *(f"without_{_variable(term.variables)}" for term in form.terms)]
+    if form.constant:
+        names.append("without_constant")
+    return dict(zip(names, ablations(form), strict=True))
+
+
+def _variable(variables: tuple[str, ...]) -> str:
+    """What a term is about: one variable, or parameters within and outside the loop."""
+    return "parameters" if "parameters_once" in variables else variables[0]
+
+
+def make_splits(kind: LawTest, points: LawPoints) -> tuple[Split, ...]:
+    """Splits of the fitted points, named as their metrics are.
+
+    Raises:
+        InputError: the points do not allow tests of this kind.
+    """
+    fitted = points.fitted
+    row = {run_id: number for number, run_id in enumerate(fitted["run_id"])}
+    run = np.array([row[run_id] for run_id in points.run], dtype=np.intp)
+    if kind == "first":
+        found = by_first_share(points.variables["tokens"], run, _SHARES)
+        return _renamed(found, [f"first:{share:g}" for share in _SHARES])
+    if kind == "cell":
+        names = [f"cell:{cell[:_CELL_DIGITS]}" for cell in fitted["cell"]]
+        return leave_one_run_out(run, names)
+    values = fitted[kind].cast(pl.String).to_numpy().astype(str)
+    levels, level = np.unique(values, return_inverse=True)
+    found = by_level(f"pretraining.{kind}s", level[run].astype(np.float64))
+    return _renamed(found, [f"{kind}:{name}" for name in levels])
+
+
+def _renamed(splits: tuple[Split, ...], names: list[str]) -> tuple[Split, ...]:
+    return tuple(replace(split, name=name) for split, name in zip(splits, names, strict=True))
+
+
+def _metrics(kind: str, laws: list[str], found: Comparison) -> Iterator[tuple[str, float]]:
+    for row, law in enumerate(laws):
+        for column, split in enumerate(found.splits):
+            prefix = f"law/held_out/{split}/{law}"
+            yield f"{prefix}/mean_relative_error", float(found.error_held_out[row, column])
+            yield f"{prefix}/r2_all", float(found.r2_all[row, column])
+        yield f"law/held_out/{kind}/{law}/pooled_error", float(found.pooled_error[row])
+
+
+def _left_out(kind: str, error: InputError) -> str:
+    return f"held-out tests by {kind} were left out: {error}"

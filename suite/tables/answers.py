@@ -1,0 +1,112 @@
+"""What the law of a table says where it was asked: losses to expect, and a budget well spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from suite.laws.allocation import Allocation, allocate
+from suite.laws.caveats import caveats
+from suite.laws.costs import Costs
+from suite.laws.fit import Fit, unidentified_symbols
+from suite.laws.intervals import Bootstrap, Interval
+from suite.laws.kept import KeptLaw, LastPoint
+from suite.tables.points import TablePoints
+from suite.tables.request import FitRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers to ``--predict`` and ``--flops``.
+
+    Attributes:
+        predictions: each point, by variable, and its loss in nats.
+        allocation: the best use of the budget, with C = 6 N D; none if not asked.
+        warnings: where the answers extrapolate, in plain sentences.
+    """
+
+    predictions: tuple[tuple[Mapping[str, float], Interval], ...]
+    allocation: Allocation | None
+    warnings: tuple[str, ...]
+
+
+def answer(found: Bootstrap | Fit, points: TablePoints, request: FitRequest) -> Answers:
+    """Ask a fitted law what the request asks.
+
+    Args:
+        found: the fit, with its resamples if intervals are wanted.
+        points: the points of the table.
+        request: with ``predict`` and ``flops``.
+    """
+    law = _kept(found, points)
+    places = request.places(law.law)
+    predictions = []
+    warnings: list[str] = []
+    for place in places:
+        band = law.predict({name: np.array([value]) for name, value in place.items()})
+        ends = (float(part[0]) for part in (band.estimate, band.lower, band.upper))
+        estimate, lower, upper = ends
+        predictions.append(
+            (place, Interval(estimate=estimate, lower=lower, upper=upper, level=band.level))
+        )
+        warnings += _caveats(law, place)
+    allocation = None
+    if request.flops is not None:
+        sizes = points.fitted()["parameters"]
+        allocation = allocate(law, Costs.six_n(sizes.min(), sizes.max()), request.flops)
+        best = allocation.best
+        warnings += allocation.warnings
+        spent = {"parameters": best.parameters.estimate, "tokens": best.tokens.estimate}
+        warnings += _caveats(law, spent)
+    return Answers(
+        predictions=tuple(predictions),
+        allocation=allocation,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _kept(found: Bootstrap | Fit, points: TablePoints) -> KeptLaw:
+    form = found.fit.form if isinstance(found, Bootstrap) else found.form
+    fitted, kept = points.fitted(), ~points.held_out
+    return KeptLaw.of(
+        found,
+        run=points.group[kept],
+        variables=fitted,
+        loss=points.loss[kept],
+        points=_last_points(points),
+        unidentified=() if form.name == "data_constrained" else unidentified_symbols(form, fitted),
+    )
+
+
+def _last_points(points: TablePoints) -> list[LastPoint]:
+    """The last fitted point of each group; none where the law reads not both N and D."""
+    fitted, group = points.fitted(), points.group[~points.held_out]
+    if not {"parameters", "tokens"} <= fitted.keys():
+        return []
+    n, d = fitted["parameters"], fitted["tokens"]
+    loops = fitted.get("recurrence", np.ones(len(n)))
+    if (loops != np.rint(loops)).any():
+        return []
+    order = np.lexsort((d, group))
+    last = order[np.append(np.diff(group[order]) != 0, True)]
+    return [
+        LastPoint(
+            cell=points.groups[group[row]],
+            size=f"{n[row]:g}",
+            recurrence=int(loops[row]),
+            parameters=float(n[row]),
+            tokens=float(d[row]),
+        )
+        for row in last
+    ]
+
+
+def _caveats(law: KeptLaw, place: Mapping[str, float]) -> tuple[str, ...]:
+    return caveats(
+        law,
+        parameters=place.get("parameters", 1.0),
+        tokens=place.get("tokens", 1.0),
+        recurrence=place.get("recurrence", 1.0),
+    )

@@ -1,0 +1,191 @@
+"""From a table to the points of a fit: chosen, checked, held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from suite.errors import InputError
+from suite.laws.forms import VARIABLES, Form
+from suite.tables.columns import Array, held_out, keep, numbers
+from suite.tables.request import OPTIONS, FitRequest
+from suite.tables.sources import ROW, Table
+
+_PERPLEXITY = 15.0  # nats; the loss of a uniform guess over three million tokens
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TablePoints:
+    """Points of a fit, in the order of the table.
+
+    Attributes:
+        variables: columns [points] by variable name, those that the law reads.
+        loss: losses [points] in nats.
+        group: index of each point's group in ``groups`` [points].
+        groups: names of the groups; rows that no column groups are one group each.
+        grouped: whether a column groups them.
+        held_out: whether each point is kept from the fit [points].
+        row: number of each point's row in the table [points].
+        warnings: what was noticed, in plain sentences.
+    """
+
+    variables: Mapping[str, Array]
+    loss: Array
+    group: NDArray[np.intp]
+    groups: tuple[str, ...]
+    grouped: bool
+    held_out: NDArray[np.bool_]
+    row: NDArray[np.int64]
+    warnings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def fitted(self) -> dict[str, Array]:
+        """Columns of the points that are fitted."""
+        return {name: values[~self.held_out] for name, values in self.variables.items()}
+
+    def select(self, index: NDArray[np.intp]) -> TablePoints:
+        """Some of the points, by position, in that order."""
+        return TablePoints(
+            variables={name: values[index] for name, values in self.variables.items()},
+            loss=self.loss[index],
+            group=self.group[index],
+            groups=self.groups,
+            grouped=self.grouped,
+            held_out=self.held_out[index],
+            row=self.row[index],
+            warnings=self.warnings,
+        )
+
+
+def points_of(table: Table, request: FitRequest, form: Form) -> TablePoints:
+    """The points that a request asks for.
+
+    In this order: ``where``, the values, ``final``, ``drop_highest``, the checks.
+
+    Raises:
+        InputError: a column is absent; a value is no positive finite number (its row is
+            named); a variable has one level, or there are fewer points than parameters, of the
+            points left to fit.
+    """
+    table = keep(table, request.where)
+    frame = table.frame
+    if request.group is None:
+        group, groups = np.arange(len(frame)), tuple(map(str, range(len(frame))))
+    else:
+        table.check_column(request.group, "--group")
+        names = frame[request.group].cast(pl.String).fill_null("(empty)")
+        groups = tuple(names.unique(maintain_order=True))
+        position = {name: index for index, name in enumerate(groups)}
+        group = np.array([position[name] for name in names], dtype=np.intp)
+    variables = {}
+    for name in form.variables:
+        variables[name] = numbers(table, request.column(name), OPTIONS[name])
+        _check_positive(table, variables[name], request.column(name), OPTIONS[name])
+    loss = numbers(table, request.loss, "--loss")
+    _check_positive(table, loss, request.loss, "--loss")
+    points = TablePoints(
+        variables=variables,
+        loss=loss,
+        group=group,
+        groups=groups,
+        grouped=request.group is not None,
+        held_out=held_out(table, request.hold_out),
+        row=frame[ROW].to_numpy(),
+        warnings=tuple(_noticed(request, form, loss)),
+    )
+    if request.final:
+        points = _final(points, request.final)
+    if request.drop_highest:
+        points = _without_highest(points, request.drop_highest)
+    _check_left(points, request, form)
+    return points
+
+
+def _check_positive(table: Table, values: Array, column: str, option: str) -> None:
+    bad = ~(np.isfinite(values) & (values > 0))
+    if not bad.any():
+        return
+    first = int(np.argmax(bad))
+    cure = f'correct them or leave them out with --where "{column} > 0"'
+    if np.isposinf(values[first]):
+        cure = f'correct them or leave them out with --where "{column} < 1e300"'
+    if column not in table.columns:
+        cure = "correct them or leave them out with --where"
+    raise InputError(
+        f"{column} is {values[first]:g} in {table.place(table.frame[ROW][first])} "
+        f"({int(bad.sum())} such row{'s' if bad.sum() > 1 else ''} of {len(values)}); a law needs "
+        f"positive finite values: {cure}",
+        key=option,
+    )
+
+
+def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:
+    sentences = []
+    unread = [OPTIONS[name] for name in request.columns if name not in form.variables]
+    if unread:
+        verb = "are" if len(unread) > 1 else "is"
+        sentences.append(f"{' and '.join(unread)} {verb} not read by the law {form.name}")
+    if np.median(loss) > _PERPLEXITY:
+        sentences.append(
+            f"half of the losses are above {np.median(loss):.3g} nats: a perplexity is no loss, "
+            "its logarithm is"
+        )
+    return sentences
+
+
+def _final(points: TablePoints, count: int) -> TablePoints:
+    """The last point of each group by tokens, with the mean of its last ``count`` losses."""
+    last, loss = [], points.loss.copy()
+    for index in range(len(points.groups)):
+        rows = np.flatnonzero(points.group == index)
+        rows = rows[np.argsort(points.variables["tokens"][rows], kind="stable")]
+        last.append(rows[-1])
+        loss[rows[-1]] = points.loss[rows[-count:]].mean()
+    kept = points.select(np.array(last))
+    return TablePoints(**{**vars(kept), "loss": loss[np.array(last)]})
+
+
+def _without_highest(points: TablePoints, count: int) -> TablePoints:
+    if count >= len(points):
+        raise InputError(
+            f"got {count} of {len(points)} points; some must stay", key="--drop-highest"
+        )
+    order = np.argsort(points.loss, kind="stable")
+    return points.select(np.sort(order[: len(points) - count]))
+
+
+def _check_left(points: TablePoints, request: FitRequest, form: Form) -> None:
+    """Refuse points that cannot determine the law."""
+    fitted = points.fitted()
+    left = int((~points.held_out).sum())
+    filters = [
+        option
+        for option, used in (
+            ("--where", request.where),
+            ("--final", request.final),
+            ("--drop-highest", request.drop_highest),
+            ("--hold-out", request.hold_out),
+        )
+        if used
+    ]
+    after = f" after {', '.join(filters)}" if filters else ""
+    needed = len(form.symbols) - len(request.fixed)
+    if left < needed:
+        raise InputError(
+            f"{left} points are left to fit{after}, and the law {form.name!r} has {needed} "
+            f"parameters; at least {needed} points are needed"
+        )
+    for name, values in fitted.items():
+        if np.all(values == values[0]) and not request.fixed:
+            raise InputError(
+                f"{request.column(name)} ({name}) is {values[0]:g} in all {left} points that are "
+                f"left to fit{after}; the law {form.name!r} needs at least two levels of "
+                f"{VARIABLES[name].letter}",
+                key=OPTIONS[name],
+            )

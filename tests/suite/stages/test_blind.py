@@ -1,0 +1,271 @@
+"""Blind predictions: on record before the cells that they predict, once, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from suite.cells import Cell
+from suite.stages.blind import predict_held_out
+from suite.stages.context import StageContext
+from suite.stages.law import run_law
+from suite.stages.law_points import law_grid
+from suite.stages.pretraining import run_held_out_pretraining, run_pretraining
+from suite.stopping import StopRequested
+from suite.tracking.curves import attempts_from_tags
+from suite.tracking.home import Home
+from tests.suite.stages.grids import (
+    STUDY,
+    FakeTraining,
+    context_of,
+    copied,
+    fitted_cells,
+    params_of,
+    points_of,
+    runs_of,
+    said,
+    tags_of,
+    training,
+)
+
+__all__ = ["fitted_cells", "training"]  # fixtures
+
+# what is there already of the other T_m is not of this study
+QUICK = (
+    "law.tests=[]",
+    "law.form=chinchilla",
+    "law.resamples=0",
+    "pretraining.recurrences=[1, 2]",
+)
+HELD_OUT = [f"pretrain large Tm={recurrence}" for recurrence in (1, 2)]
+STAGES = (run_pretraining, predict_held_out, run_held_out_pretraining, run_law)
+
+
+def run(
+    home: Home,
+    *edits: str,
+    stages: Sequence[Callable[[StageContext], None]] = STAGES,
+    text: str = STUDY,
+) -> StageContext:
+    context = context_of(home, *QUICK, *edits, text=text)
+    for stage in stages:
+        stage(context)
+    return context
+
+
+@pytest.fixture
+def home(fitted_cells: Path, tmp_path: Path) -> Home:
+    """A home where all cells have finished but those that are held out."""
+    return copied(fitted_cells, tmp_path)
+
+
+def cells_of(context: StageContext, *, held_out: bool) -> dict[str, str]:
+    """Run ids by fingerprint."""
+    assert context.study.law is not None
+    rows = law_grid(context, context.study.law).iter_rows(named=True)
+    return {row["cell"]: row["run_id"] for row in rows if row["held_out"] is held_out}
+
+
+def tagged(context: StageContext, run_id: str, prefix: str) -> dict[str, str]:
+    tags = tags_of(context, run_id).items()
+    return {key.removeprefix(prefix): value for key, value in tags if key.startswith(prefix)}
+
+
+def test_a_prediction_is_on_record_before_its_cells_begin(
+    home: Home, training: FakeTraining
+) -> None:
+    context = run(home)
+    assert training.trained == HELD_OUT
+    (prediction,) = runs_of(context, "prediction")
+    assert prediction["status"] == "FINISHED"
+    fitted, held_out = (cells_of(context, held_out=which) for which in (False, True))
+    run_id = prediction["run_id"]
+    assert tagged(context, run_id, "suite.input.") == fitted
+    assert tagged(context, run_id, "suite.predicts.") == dict.fromkeys(held_out, "true")
+    for other in held_out.values():
+        (row,) = [row for row in runs_of(context, "pretraining") if row["run_id"] == other]
+        (attempt,) = attempts_from_tags(tags_of(context, other))
+        first = context.reader.curves([other])["timestamp"].min()
+        assert isinstance(first, int)
+        assert prediction["end_time"] < min(row["start_time"], attempt.started, first)
+    for other in fitted.values():
+        assert context.reader.latest_timestamp(other) <= prediction["start_time"]
+
+
+def test_a_prediction_is_what_the_law_says_later(home: Home, training: FakeTraining) -> None:
+    context = run(home, "law.resamples=100")
+    (prediction,), (law,) = (runs_of(context, kind) for kind in ("prediction", "law"))
+    before, after = (points_of(context, one["run_id"]) for one in (prediction, law))
+    held_out = cells_of(context, held_out=True)
+    symbols = {key for key in after if key.startswith("law/") and key.count("/") == 1}
+    symbols -= {"law/objective", "law/agreeing_share", "law/condition_number", "law/resamples",
+                "law/converged_share"}  # fmt: skip
+    ends = {f"{key}/{end}" for key in symbols for end in ("lower", "upper")}
+    curves = {f"predicted/{cell}{end}" for cell in held_out for end in ("", "/lower", "/upper")}
+    assert set(before) == symbols | ends | curves
+    for key, values in before.items():
+        assert after[key] == pytest.approx(values, rel=1e-12), key
+    settings = params_of(context, prediction["run_id"])
+    of_law = params_of(context, law["run_id"])
+    assert {key for key in settings if settings[key] != of_law.get(key)} == {
+        "cells_digest",
+        "predicted_digest",
+        "predicted",
+    }
+
+
+@pytest.mark.parametrize("metric", ["train/total_loss", "val/total_loss"])
+def test_a_prediction_is_made_at_the_tokens_that_the_cells_log_later(
+    metric: str, home: Home, training: FakeTraining
+) -> None:
+    context = run(home, f"law.metric={metric}", "law.points_per_curve=7")
+    (prediction,) = runs_of(context, "prediction")
+    predicted = points_of(context, prediction["run_id"])
+    for cell, run_id in cells_of(context, held_out=True).items():
+        logged = points_of(context, run_id)[metric]
+        assert set(predicted[f"predicted/{cell}"]) <= set(logged)
+        assert max(predicted[f"predicted/{cell}"]) == max(logged) == 15_360
+        assert len(predicted[f"predicted/{cell}"]) == min(7, len(logged))
+
+
+def test_a_study_that_holds_nothing_out_predicts_nothing(
+    home: Home, training: FakeTraining
+) -> None:
+    context = run(home, "law.hold_out={}")
+    assert runs_of(context, "prediction") == []
+    assert "prediction" not in said(context)
+    run(home, "law=null")
+
+
+def stop_at(name: str) -> Callable[[Cell], None]:
+    def stop(cell: Cell) -> None:
+        if cell.name == name:
+            raise StopRequested
+
+    return stop
+
+
+def test_a_study_that_was_stopped_after_its_prediction_makes_no_other(
+    home: Home, training: FakeTraining
+) -> None:
+    first = run(home, stages=STAGES[:2])  # and the process is gone
+    (prediction,) = runs_of(first, "prediction")
+    for name in HELD_OUT:
+        training.before = stop_at(name)
+        with pytest.raises(StopRequested):
+            run(home)
+    training.before = lambda cell: None
+    context = run(home)
+    assert training.trained[-2:] == HELD_OUT
+    assert runs_of(context, "prediction") == [prediction]
+    assert tags_of(context, prediction["run_id"])["suite.attempts"] == "1"
+    assert "prediction" not in said(context)
+    assert set(tagged(context, prediction["run_id"], "suite.predicts.")) == set(
+        cells_of(context, held_out=True)
+    )
+
+
+def test_a_prediction_that_was_cut_off_goes_on_in_its_run(
+    home: Home, training: FakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("suite.stages.blind.log_prediction", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(home)
+    context = run(home)
+    (prediction,) = runs_of(context, "prediction")
+    assert prediction["status"] == "FINISHED"
+    assert tags_of(context, prediction["run_id"])["suite.attempts"] == "2"
+    assert training.trained == HELD_OUT
+
+
+def test_cells_that_were_trained_before_are_not_predicted(
+    home: Home, training: FakeTraining
+) -> None:
+    run(home, "law.hold_out={}")
+    context = run(home)
+    assert runs_of(context, "prediction") == []
+    note = f"no prediction is made of {', '.join(map(repr, HELD_OUT))}: it would not be blind"
+    assert note in said(context)
+    assert note not in said(run(home)), "said once, with the law that it is about"
+
+
+def test_a_law_that_changed_after_the_outcome_does_not_predict_it(
+    home: Home, training: FakeTraining
+) -> None:
+    (prediction,) = runs_of(run(home), "prediction")
+    context = run(home, "law.huber_delta=0.01")
+    assert runs_of(context, "prediction") == [prediction]
+    assert "it would not be blind" in said(context)
+    # the law itself is as it was
+    context = run(home, "law.tests=[first]", "law.test_starts=2")
+    assert runs_of(context, "prediction") == [prediction]
+    assert len(runs_of(context, "law")) == 3
+    assert "prediction" not in said(context)
+
+
+def test_only_cells_that_have_not_begun_are_predicted(home: Home, training: FakeTraining) -> None:
+    training.before = stop_at("pretrain large Tm=1")
+    with pytest.raises(StopRequested):
+        run(home, "law.hold_out={}")
+    training.before = lambda cell: None
+    context = run(home)
+    (prediction,) = runs_of(context, "prediction")
+    assert params_of(context, prediction["run_id"])["predicted"] == '["pretrain large Tm=2"]'
+    assert "no prediction is made of 'pretrain large Tm=1': it would not be blind" in said(context)
+
+
+def test_cells_that_are_added_later_are_predicted_by_themselves(
+    home: Home, training: FakeTraining
+) -> None:
+    run(home)
+    large = "    - {name: large, num_hidden_layers: 2, hidden_size: 96}\n"
+    more = STUDY.replace(large, large + large.replace("large", "huge").replace("96", "128"))
+    context = run(home, "law.hold_out.sizes=[large, huge]", text=more)
+    first, second = runs_of(context, "prediction")
+    assert "huge" not in params_of(context, first["run_id"])["predicted"]
+    assert "large" not in params_of(context, second["run_id"])["predicted"]
+    assert len(tagged(context, second["run_id"], "suite.predicts.")) == 2
+    assert "would not be blind" not in said(context)
+
+
+def test_a_cell_that_failed_leaves_nothing_predicted_and_the_rest_trained(
+    home: Home, training: FakeTraining
+) -> None:
+    def fail(cell: Cell) -> None:
+        if cell.name == "pretrain small Tm=3":
+            raise RuntimeError("out of memory")
+
+    training.before = fail
+    more = "pretraining.recurrences=[1, 3]"
+    held_out = ["pretrain large Tm=1", "pretrain large Tm=3"]
+    context = run(home, more)
+    assert runs_of(context, "prediction") == []
+    assert (
+        f"no prediction is made of {', '.join(map(repr, held_out))}: the law is fitted to "
+        "'pretrain small Tm=3' too, which did not finish"
+    ) in said(context)
+    assert training.trained[-2:] == held_out
+    # it is tried again, and what has an outcome by now is not predicted
+    training.before = lambda cell: None
+    context = run(home, more)
+    assert training.trained[-1] == "pretrain small Tm=3"
+    assert runs_of(context, "prediction") == []
+    assert "it would not be blind" in said(context)
+
+
+def test_a_prediction_that_fails_is_told_and_the_cells_train(
+    home: Home, training: FakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("suite.stages.blind.fit_law", fail)
+    context = run(home, stages=STAGES[:3])
+    assert context.failures == {"predict chinchilla": "RuntimeError: no"}
+    assert training.trained[-2:] == HELD_OUT

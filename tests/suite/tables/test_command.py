@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from suite.cli import main
+from suite.laws.fit import fit
+from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, LOOPLM_TOTAL
+
+SuiteFit = Callable[..., tuple[int, str, str]]
+FEW = ("--n", "params", "--starts", 4)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A fit with its figures, drawn once for all tests that look at them."""
+
+    table: Path
+    out: Path
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def written(runs: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    root = tmp_path_factory.mktemp("written")
+    runs.write_csv(root / "runs.csv")
+    out, printed = root / "new" / "fit", io.StringIO()
+    arguments = ["fit", root / "runs.csv", *FEW, "--group", "run", "--out", out]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        assert main([str(argument) for argument in arguments]) == 0
+    return Written(table=root / "runs.csv", out=out, printed=printed.getvalue())
+
+
+def test_a_fit_prints_what_a_person_needs_and_writes_it(
+    written: Written, runs: pl.DataFrame
+) -> None:
+    out, text = written.out, written.printed
+    columns = {name: runs[column].to_numpy() for name, column in
+               (("parameters", "params"), ("tokens", "tokens"))}  # fmt: skip
+    expected = fit(CHINCHILLA, columns, runs["loss"].to_numpy(), starts=4)
+    assert text.startswith("L = E + A/N^alpha + B/D^beta\n")
+    assert f"{expected.parameters['E']:.6g}" in text
+    assert "24 fitted of 6 groups" in text
+    assert f"{expected.objective:.10g} (Huber, delta 0.001)" in text
+    found = json.loads((out / "fit.json").read_text())
+    assert found["objective"] == expected.objective
+    assert {name: entry["value"] for name, entry in found["parameters"].items()} == (
+        expected.parameters
+    )
+    assert found["law"]["variables"] == {"parameters": "params", "tokens": "tokens"}
+    points = pl.read_csv(out / "points.csv")
+    assert points["row"].to_list() == list(range(1, 25))
+    np.testing.assert_array_equal(points["predicted"], expected.predict(columns))
+    names = {f"{name}.{end}" for name in ("parity", "residuals", "curves", "contours")
+             for end in ("png", "svg")}  # fmt: skip
+    assert {path.name for path in out.iterdir()} == names | {"fit.json", "points.csv"}
+    assert [path.name for path in out.parent.iterdir()] == ["fit"]
+
+
+def test_the_same_fit_gives_the_same_bytes_and_replaces_an_earlier_one(
+    written: Written, suite_fit: SuiteFit, tmp_path: Path
+) -> None:
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "fit.json").write_text('{"law": "an earlier one"}')
+    (again / "law.png").write_bytes(b"of another law")
+    assert suite_fit(written.table, *FEW, "--group", "run", "--out", again)[0] == 0
+    assert {path.name for path in again.iterdir()} == {path.name for path in written.out.iterdir()}
+    for path in written.out.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+
+
+@pytest.mark.usefixtures("plain_figures")
+def test_a_folder_of_other_things_is_left_alone(
+    suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    code, _, err = suite_fit(runs_csv, *FEW, "--out", out)
+    assert (code, "holds no earlier fit" in err) == (2, True)
+    assert suite_fit(runs_csv, *FEW, "--out", tmp_path / "fit")[0] == 0
+    (tmp_path / "fit" / "notes.txt").write_text("on the fit")
+    code, _, err = suite_fit(runs_csv, *FEW, "--out", tmp_path / "fit")
+    assert (code, "holds no earlier fit" in err) == (2, True)
+    assert (out / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.usefixtures("plain_figures")
+def test_a_failure_while_writing_leaves_the_earlier_fit_whole(
+    suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "fit"
+    assert suite_fit(runs_csv, *FEW, "--out", out)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("suite.tables.folder.to_json", full)
+    code, _, err = suite_fit(runs_csv, *FEW, "--seed", 7, "--out", out)
+    assert (code, "No space left on device" in err) == (1, True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"fit", "runs.csv"}
+
+
+@pytest.mark.usefixtures("plain_figures")
+def test_held_out_rows_are_judged_apart(
+    suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path
+) -> None:
+    code, text, _ = suite_fit(
+        runs_csv, *FEW, "--group", "run", "--hold-out", "size=L", "--out", tmp_path / "fit"
+    )
+    assert code == 0
+    assert "16 fitted, 8 held out of 6 groups" in text
+    assert "held out: mean relative" in text
+    points = pl.read_csv(tmp_path / "fit" / "points.csv")
+    assert points.filter("held_out")["parameters"].unique().to_list() == [1e9]
+    errors = json.loads((tmp_path / "fit" / "fit.json").read_text())["errors"]
+    held_out = points.filter("held_out")["residual"].abs().mean()
+    assert errors["mean_relative_error_held_out"] == pytest.approx(held_out, rel=1e-12)
+
+
+def test_a_factor_brings_units_together(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    runs.with_columns(pl.col("params") / 1e6).write_csv(tmp_path / "millions.csv")
+    code, text, _ = suite_fit(tmp_path / "millions.csv", *FEW)
+    assert code == 0
+    assert "warning: parameters goes down to 50: below 1,000" in text
+    runs.write_csv(tmp_path / "ones.csv")
+    plain = suite_fit(tmp_path / "ones.csv", *FEW)[1]
+    scaled = suite_fit(tmp_path / "millions.csv", "--n", "params*1e6", "--starts", 4)[1]
+    assert "warning" not in scaled
+    assert scaled.splitlines()[3:] == plain.splitlines()[3:]
+
+
+@pytest.mark.usefixtures("plain_figures")
+def test_intervals_are_asked_for(suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path) -> None:
+    code, text, _ = suite_fit(
+        runs_csv, *FEW, "--group", "run", "--bootstrap", 100, "--out", tmp_path / "fit"
+    )
+    assert code == 0
+    assert "95% interval" in text
+    found = json.loads((tmp_path / "fit" / "fit.json").read_text())
+    for entry in found["parameters"].values():
+        low, high = entry["interval"]
+        assert low <= entry["value"] <= high
+    points = pl.read_csv(tmp_path / "fit" / "points.csv")
+    assert (points["lower"] <= points["predicted"]).all()
+    assert (points["predicted"] <= points["upper"]).all()
+
+
+def test_a_law_that_is_not_identified_says_so(suite_fit: SuiteFit, tmp_path: Path) -> None:
+    axes = np.meshgrid([5e7, 2e8, 1e9], [2.0, 4.0, 8.0], np.geomspace(1e9, 2e10, 4))
+    n, t, d = (axis.ravel() for axis in axes)
+    truth = {
+        "E": 1.5, "A": 300.0, "t1": 2e6, "alpha": 0.35, "B": 900.0, "t2": 3e8, "beta": 0.32,
+        "C": 0.5, "t3": 0.5, "gamma": 0.8,
+    }  # fmt: skip
+    noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(len(n)))
+    loss = LOOPLM_TOTAL.predict(truth, {"parameters": n, "tokens": d, "recurrence": t}) * noise
+    table = pl.DataFrame({"n": n, "d": d, "loops": t, "loss": loss})
+    table.write_parquet(tmp_path / "loops.parquet")
+    options = ["--n", "n", "--d", "d", "--t", "loops", "--starts", 8]
+    code, text, _ = suite_fit(tmp_path / "loops.parquet", *options, "--form", "looplm_total")
+    assert code == 0
+    assert "warning: recurrence has 3 levels and the law spends 4 parameters on it" in text
+
+
+@pytest.mark.parametrize(("fixed", "words"), [(False, 0), (True, 5)])
+def test_repeated_data_from_the_command_line(
+    fixed: bool, words: int, suite_fit: SuiteFit, tmp_path: Path
+) -> None:
+    truth = {
+        "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    unique = 10 ** rng.uniform(8, 10.5, 60)
+    columns = {
+        "parameters": 10 ** rng.uniform(7.5, 10, 60),
+        "tokens": unique * rng.choice([1, 2, 4, 16, 44], 60),
+        "unique_tokens": unique,
+    }
+    loss = DATA_CONSTRAINED.predict(truth, columns)
+    pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
+    plain = ("E", "A", "alpha", "B", "beta")
+    fix = [word for name in plain for word in ("--fix", f"{name}={truth[name]}")]
+    code, text, err = suite_fit(
+        tmp_path / "t.csv", "--form", "data_constrained", "--starts", 4, *(fix if fixed else ())
+    )
+    assert code == 0, err
+    assert "15.4" in text
+    assert "5.3" in text
+    assert text.count("fixed") == words
+
+
+@pytest.mark.parametrize(
+    ("edit", "options", "message"),
+    [
+        ({"loss": (3, 0.0)}, (), r"--loss: loss is 0 in line 5 of t.csv (1 such row of 24); a law"),
+        ({"loss": (3, -2.0)}, (), r"loss is -2 in line 5"),
+        ({"loss": (9, np.nan)}, (), r'loss is nan in line 11 of t.csv (1 such row of 24); a law '
+         'needs positive finite values: correct them or leave them out with --where "loss > 0"'),
+        ({"tokens": (0, np.inf)}, (), r'tokens is inf in line 2'),
+        ({"loss": (4, None)}, (), r"loss is empty in line 6"),
+        ({}, ("--loss", "los"), "has no column 'los' (did you mean 'loss'?); it has run, size"),
+        ({}, ("--n", "size"), "size is 'S' in line 2 of t.csv (24 such rows of 24); a number"),
+        ({}, ("--group", "cell"), "--group: t.csv has no column 'cell'"),
+        ({}, ("--form", "chinchila"), "no law is called 'chinchila'; there are chinchilla"),
+        ({}, ("--form", "parameters + widths"), "'widths' in 'parameters + widths' is no term"),
+        ({}, ("--form", "looplm_total"), "--t: t.csv has no column 'recurrence'"),
+        ({}, ("--where", "size == 'S'"), "--n: params (parameters) is 5e+07 in all 8 points that "
+         "are left to fit after --where; the law 'chinchilla' needs at least two levels of N"),
+        ({}, ("--drop-highest", "20"), "4 points are left to fit after --drop-highest, and the law "
+         "'chinchilla' has 5 parameters"),
+        ({}, ("--drop-highest", "24"), "--drop-highest: got 24 of 24 points"),
+        ({}, ("--hold-out", "size=XL"), "--hold-out: no row has size=XL; size is L, M, S"),
+        ({}, ("--hold-out", "params > 0"), "0 points are left to fit after --hold-out"),
+        ({}, ("--final", "3"), "--final: it takes the last rows of each group, so name --group"),
+        ({}, ("--fix", "E=1"), "--fix: it is for the plain law within data_constrained"),
+        ({}, ("--fix", "E"), "'E' is not NAME=VALUE, such as alpha=0.35"),
+        ({}, ("--delta", "0"), "'0' is not a number above 0, nor inf"),
+        ({}, ("--starts", "0"), "0 is too few"),
+        ({}, ("--bootstrap", "20"), "--bootstrap: resamples is 20"),
+        ({}, ("--predict", "params=1e9"), "--predict: the law 'chinchilla' needs a value for each "
+         "of params, tokens, and no other; got params"),
+        ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
+        ({}, ("--predict", "params=1e9,tokens=5e12,loops=2"), "got params, tokens, loops"),
+        ({}, ("--predict", "params"), "'params' is not NAME=VALUE, such as tokens=5T"),
+        ({}, ("--predict", "params=-1,tokens=1"), "'-1' is not a positive number"),
+        ({}, ("--flops", "1e21", "--form", "tokens"), "--flops: C = 6 N D settles the cost of "
+         "laws of N and D alone, and 'tokens' reads tokens"),
+        ({}, ("--flops", "0"), "'0' is not a positive number"),
+        ({}, ("--from-mlflow", "x"), "give either TABLE, a file, or --from-mlflow EXPERIMENT"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_what_to_mend_and_writes_nothing(
+    edit: dict[str, tuple[int, float | None]],
+    options: tuple[str, ...],
+    message: str,
+    suite_fit: SuiteFit,
+    runs: pl.DataFrame,
+    tmp_path: Path,
+) -> None:
+    table = {name: runs[name].to_list() for name in runs.columns}
+    for name, (row, value) in edit.items():
+        table[name][row] = value
+    pl.DataFrame(table, strict=False).write_csv(tmp_path / "t.csv")
+    code, out, err = suite_fit(tmp_path / "t.csv", *FEW, *options, "--out", tmp_path / "fit")
+    assert message in err
+    assert (code, out) == (2, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_what_is_odd_but_possible_is_a_warning(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    pl.concat([runs, runs.head(2)]).write_csv(tmp_path / "twice.csv")
+    text = suite_fit(tmp_path / "twice.csv", *FEW, "--t", "tokens")[1]
+    assert "warning: 2 points repeat another point exactly" in text
+    assert "warning: --t is not read by the law chinchilla" in text
+    runs.with_columns(pl.col("loss").exp()).write_csv(tmp_path / "perplexity.csv")
+    text = suite_fit(tmp_path / "perplexity.csv", *FEW)[1]
+    assert "a perplexity is no loss, its logarithm is" in text
+
+
+def test_names_with_markup_are_printed_as_they_are(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    path = tmp_path / "[red]$x_1$.csv"
+    runs.rename({"params": "$n_{[bold]"}).write_csv(path)
+    code, text, _ = suite_fit(path, "--n", "$n_{[bold]", "--starts", 2, "--out", tmp_path / "fit")
+    assert code == 0
+    assert "[red]$x_1$.csv" in text
+
+
+def test_names_cannot_command_the_terminal(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    path = tmp_path / "a\x1b[2J\u202e.csv"
+    runs.rename({"params": "n\x1b[31m"}).write_csv(path)
+    code, text, err = suite_fit(path, "--n", "n\x1b[31m", "--t", "x", "--starts", 2)
+    assert code == 0
+    assert r"a\x1b[2J\u202e.csv" in text
+    assert "\x1b[" not in text + err
+    code, text, err = suite_fit(path, "--n", "none", "--starts", 2)
+    assert code == 2
+    assert "\x1b" not in err
