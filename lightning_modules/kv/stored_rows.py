@@ -1,7 +1,7 @@
 """Rows of an evaluation set in a file, for what moments cannot tell: document by document.
 
 Kept only where intervals are asked for. A set of n tokens takes ``n (p_k + p_v)`` numbers on
-disk, in the precision of the model: 0.4 GB for 16,384 tokens of SmolLM2-135M in 32 bits, 10.5 GB
+disk, in the precision of the model: 0.75 GB for 16,384 tokens of SmolLM2-135M in 32 bits, 10.5 GB
 for 80,000 of Llama 3.1 8B in 16. Neither writing nor reading holds more than one batch in memory.
 """
 

@@ -156,6 +156,8 @@ def _calibrate(
             "calibrated_on": corpus,
             "tokens": str(spec.budgets[-1]),
         }
+        if solved.layout is not None:
+            recorder.log_params({"capture.route": solved.layout.route})
         with tempfile.TemporaryDirectory() as folder:
             for kind, basis in solved.bases.items():
                 file = Path(folder) / f"{kind}.safetensors"

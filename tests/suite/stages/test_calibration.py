@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from pathlib import Path
@@ -47,32 +48,8 @@ searches:
     trials: 4
 """
 
-# As the README shows it, up to the paths.
-EXAMPLE = """
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-import suite
-from lightning_modules.kv import KVCapture
-
-model = AutoModelForCausalLM.from_pretrained(MODEL)
-tokens = AutoTokenizer.from_pretrained(MODEL)(TEXT, return_tensors="pt").input_ids
-keys = suite.load_basis(f"{ARTIFACTS}/basis/key.safetensors")
-values = suite.load_basis(f"{ARTIFACTS}/basis/value.safetensors")
-
-with KVCapture(model) as capture:  # keys before rotary embedding, as the basis wants them
-    rows = capture.capture(tokens).keys[0]
-print(keys.error(rows[3:]))  # the four definitions; the sinks were left out
-
-cache = model(tokens).past_key_values  # values are in the cache as they are
-rows = torch.cat(
-    [cache.layers[entry.layer].values[0].transpose(0, 1).flatten(1) for entry in values.layout],
-    dim=1,
-)
-coefficients = values.project(rows, rank=4)  # [tokens, 4] instead of [tokens, p]
-restored = values.reconstruct(coefficients)
-print(values.error(rows, rank=4)["relative_error"])
-"""
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+EXAMPLE = README.split("```python\n")[1].split("```")[0]
 
 
 @pytest.fixture(scope="module")
@@ -241,4 +218,4 @@ def test_the_readme_example_runs_on_a_real_cache(
     first, second = capsys.readouterr().out.strip().splitlines()
     assert float(second) == pytest.approx(error, rel=1e-6)
     assert 0 < error < 1
-    assert all(math.isfinite(value) for value in eval(first).values())
+    assert all(math.isfinite(value) for value in ast.literal_eval(first).values())
