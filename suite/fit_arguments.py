@@ -47,7 +47,8 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         "--from-mlflow",
         metavar="EXPERIMENT",
         help="read the runs of an experiment instead: COLUMN is then a param, a metric logged at "
-        "the same steps, step, run_id, name or status, and --loss a metric",
+        "the same steps, step, run_id, name or status, and --loss a metric; a metric called as one "
+        "of these is metric.step and so on",
     )
     verb.add_argument(
         "--form", default="chinchilla", metavar="FORM", help="the law (default: chinchilla)"
@@ -116,7 +117,8 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         type=_count,
         default=0,
         metavar="RESAMPLES",
-        help="intervals from so many resamples of the groups (default: 0, no intervals)",
+        help="intervals from so many resamples of the groups, at least 100, more with few groups "
+        "(default: 0, no intervals)",
     )
     fit.add_argument(
         "--fix",
@@ -124,7 +126,8 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="for data_constrained: E, A, alpha, B and beta of the plain law, which then stay",
+        help="for data_constrained: E, A, alpha, B and beta of the plain law, all five, which "
+        "then stay",
     )
     ask = verb.add_argument_group("questions to the law")
     ask.add_argument(
@@ -142,6 +145,21 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         metavar="C",
         help="the N and D of the lowest loss for so many FLOPs, taking C = 6 N D; for a study, "
         "`suite predict` counts loops and heads too",
+    )
+    ask.add_argument(
+        "--profile",
+        metavar="SYMBOL",
+        action="append",
+        default=[],
+        help="profile interval of E, an exponent or a shift, with --bootstrap; may be repeated",
+    )
+    ask.add_argument(
+        "--compare",
+        metavar="FORM",
+        action="append",
+        default=[],
+        help="another law, whose error on the rows of --hold-out, or on each N held out in turn, "
+        "is compared with this one's; may be repeated",
     )
     verb.add_argument(
         "--out",

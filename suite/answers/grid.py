@@ -94,7 +94,7 @@ def read_grid(reader: Reader, run: LawRun, declared: PretrainingSpec | None) -> 
         declared: the study's pretraining stage, where its file is at hand.
 
     Raises:
-        SuiteError: a cell's run has lost its shape.
+        SuiteError: a cell's run was deleted, or has lost its shape.
     """
     texts: dict[str, dict[str, str]] = {}
     frame = reader.params([*run.cells.values()]).select("run_id", "key", "value")
@@ -105,6 +105,11 @@ def read_grid(reader: Reader, run: LawRun, declared: PretrainingSpec | None) -> 
     lengths: set[int] = set()
     for run_id in run.cells.values():
         params = texts.get(run_id, {})
+        if not params:
+            raise SuiteError(
+                f"run {run_id}, which law run {run.run_id} has read, was deleted; run the study "
+                "again, which trains its cell and fits the law anew"
+            )
         name = params.get("size.name", run_id)
         sizes[name] = GridSize.of(name, _shape(run_id, params), run.counts)
         tracked.add((name, _integer(run_id, params, "recurrence")))

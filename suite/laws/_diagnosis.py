@@ -28,6 +28,7 @@ class Diagnosis:
         tried: starts in the winning direction.
         converged: the chosen start ended at a stationary point.
         at_bounds: symbols at a bound.
+        at_upper_bounds: coefficients at the upper bound, whose terms are as steep as may be.
         condition_number: of the Gauss-Newton matrix.
     """
 
@@ -40,6 +41,7 @@ class Diagnosis:
     converged: bool
     at_bounds: tuple[str, ...]
     condition_number: float
+    at_upper_bounds: tuple[str, ...] = ()
 
 
 def symbols_at_bounds(form: Form, problem: Problem, theta: Array) -> tuple[str, ...]:
@@ -48,6 +50,17 @@ def symbols_at_bounds(form: Form, problem: Problem, theta: Array) -> tuple[str, 
     at_bound = (theta <= problem.lower) | (theta >= problem.upper)
     names = [name or constant for name, bound in zip(problem.names, at_bound, strict=True) if bound]
     return tuple(name for name in names if name)
+
+
+def coefficients_at_upper_bounds(problem: Problem, theta: Array) -> tuple[str, ...]:
+    """Names of the coefficients whose term is as steep at ``theta`` [size] as the box allows."""
+    of_terms = {term.symbols[0].name for term in problem.terms}
+    at_bound = theta >= problem.upper
+    return tuple(
+        name
+        for name, bound in zip(problem.names, at_bound, strict=True)
+        if bound and name in of_terms
+    )
 
 
 def condition_number(problem: Problem, theta: Array) -> float:
@@ -87,8 +100,7 @@ def diagnose(facts: Diagnosis) -> tuple[str, ...]:
         )
     sentences += _at_bounds(facts)
     sentences += _rising(facts)
-    sentences += _units(facts.columns)
-    sentences += _duplicates(facts)
+    sentences += point_warnings(facts.columns, facts.loss)
     return tuple(sentences)
 
 
@@ -136,7 +148,13 @@ def _at_bounds(facts: Diagnosis) -> list[str]:
         )
     for term in facts.form.terms:
         coefficient, *shapes = (symbol.name for symbol in term.symbols)
-        if coefficient in named:
+        if coefficient in set(facts.at_upper_bounds):
+            sentences.append(
+                f"{coefficient} of the term {term.formula} ended at the upper end of its range: "
+                f"the points show a steeper effect of {' and '.join(term.variables)} than a fit "
+                f"may take; look for a point far off or mixed units"
+            )
+        elif coefficient in named:
             sentences.append(
                 f"the term {term.formula} vanished: the points show no such effect of "
                 f"{' and '.join(term.variables)}, and {', '.join(shapes)} mean nothing"
@@ -160,6 +178,11 @@ def _rising(facts: Diagnosis) -> list[str]:
     ]
 
 
+def point_warnings(columns: Mapping[str, Array], loss: Array) -> list[str]:
+    """What is odd about the points themselves: units that seem mixed, and duplicates."""
+    return [*_units(columns), *_duplicates(columns, loss)]
+
+
 def _units(columns: Mapping[str, Array]) -> list[str]:
     return [
         f"{name} goes down to {values.min():g}: below {VARIABLES[name].least:,.0f} it is "
@@ -169,8 +192,8 @@ def _units(columns: Mapping[str, Array]) -> list[str]:
     ]
 
 
-def _duplicates(facts: Diagnosis) -> list[str]:
-    rows = np.stack([*facts.columns.values(), facts.loss])
+def _duplicates(columns: Mapping[str, Array], loss: Array) -> list[str]:
+    rows = np.stack([*columns.values(), loss])
     extra = rows.shape[1] - np.unique(rows, axis=1).shape[1]
     if not extra:
         return []

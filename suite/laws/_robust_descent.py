@@ -23,6 +23,8 @@ _MOST_ENDS = 4  # distinct ends of least squares that are followed further
 _ROUNDS = 6  # of one stage, each with coordinates made round anew
 _SETTLED = 1e-12
 _RIDGE = 1e-12  # of the largest curvature: directions that no point tells of stay finite
+_POLISHINGS = 10  # Newton steps at the end
+_APART = 1e-6  # of the differences of the gradient that make the Hessian
 _EXACT = 1e-24  # objective a point below which a fit is exact
 
 
@@ -106,7 +108,7 @@ def _narrow(
     while True:
         value, theta = _stage(residual, theta, threshold, box)
         if threshold <= delta:
-            return value, theta
+            return _polish(residual, value, theta, delta, box)
         threshold = max(delta, threshold * _NARROWING)
 
 
@@ -136,6 +138,45 @@ def _stage(
             value, theta = found.fun * value, np.clip(theta + step @ found.x, *box)
         if before - value <= _SETTLED * before:
             break
+    return value, theta
+
+
+def _polish(
+    residual: Residual, value: float, theta: Array, delta: float, box: tuple[Array, Array]
+) -> tuple[float, Array]:
+    """Newton steps to where the gradient is nothing but rounding.
+
+    A descent stops when the objective no longer falls, which along flat directions is far from
+    the optimum: its digits are twice those of the coordinates. Steps that do not lessen the
+    gradient, as where residuals cross the threshold, are not taken.
+    """
+    gradient = _objective(residual, theta, delta, box)[1]
+    for _ in range(_POLISHINGS):
+        inner = np.flatnonzero((theta > box[0] + _APART) & (theta < box[1] - _APART))
+        if value == 0.0 or not len(inner):
+            break
+        steps = _APART * np.eye(len(theta))[inner]
+        hessian = np.stack(
+            [
+                _objective(residual, theta + step, delta, box)[1][inner]
+                - _objective(residual, theta - step, delta, box)[1][inner]
+                for step in steps
+            ]
+        ) / (2 * _APART)
+        # Scaled to a diagonal of ones, which keeps rounding out of flat directions.
+        size = np.sqrt(np.maximum(np.abs(np.diag(hessian)), np.finfo(np.float64).tiny))
+        scaled = 0.5 * (hessian + hessian.T) / np.outer(size, size)
+        bends, axes = np.linalg.eigh(scaled)
+        if bends[0] <= _RIDGE:
+            break
+        moved = theta.copy()
+        moved[inner] -= (axes @ ((axes.T @ (gradient[inner] / size)) / bends)) / size
+        moved = np.clip(moved, *box)
+        risen, slope = _objective(residual, moved, delta, box)
+        closer = np.linalg.norm(slope[inner] / size) < np.linalg.norm(gradient[inner] / size)
+        if not closer or risen > value * (1 + _SETTLED):
+            break
+        value, theta, gradient = risen, moved, slope
     return value, theta
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.errors import InputError
+from suite.laws._levels import check_levels
 from suite.laws._newton import Minima, minimise
 from suite.laws._problem import Problem
 from suite.laws._terms import Array, Term
@@ -76,7 +77,7 @@ class Search:
         order: row, as it was given, of each point [points].
         huber_delta: threshold of the Huber loss.
         starts: starts in all directions.
-        attempts: what each direction that had starts found.
+        attempts: what each direction found.
     """
 
     form: Form
@@ -103,12 +104,18 @@ def search(
     seed: int,
     on_start: Callable[[int], None] | None = None,
 ) -> Search:
-    """Minimise from every start; arguments and errors are those of ``fit.fit``."""
+    """Minimise from every start; arguments and errors are those of ``fit.fit``.
+
+    Every direction gets at least one start: fewer starts than directions are raised to their
+    number, since a direction that is never tried would pass for one that does not fit.
+    """
     if not huber_delta > 0:
         raise InputError(f"huber_delta is {huber_delta}; it must be positive")
     if starts < 1:
         raise InputError(f"starts is {starts}; at least one is needed")
     columns, loss, order = _checked(form, variables, loss)
+    directions = form.directions
+    starts = max(starts, len(directions))
     ended = 0
 
     def count(finished: int) -> None:
@@ -118,13 +125,12 @@ def search(
             on_start(ended)
 
     attempts: list[Attempt] = []
-    direction = _directions(starts, len(form.directions))
-    for index, terms in enumerate(form.directions):
+    direction = _directions(starts, len(directions))
+    for index, terms in enumerate(directions):
         problem = Problem(terms, columns, loss, has_constant=form.constant is not None)
         theta = problem.starts(starts, seed)[direction == index]
-        if len(theta):
-            minima = minimise(problem, theta, huber_delta, count)
-            attempts.append(Attempt(terms=terms, problem=problem, minima=minima))
+        minima = minimise(problem, theta, huber_delta, count)
+        attempts.append(Attempt(terms=terms, problem=problem, minima=minima))
     return Search(
         form=form,
         columns=columns,
@@ -143,11 +149,19 @@ def natural(form: Form, problem: Problem, theta: Array) -> dict[str, float]:
 
 
 def _directions(starts: int, directions: int) -> NDArray[np.intp]:
-    """Direction of each start: the declared one, and each fourth start one of the others."""
+    """Direction of each start: the declared one, and each fourth start one of the others.
+
+    Where that leaves directions out, the last starts of the declared one go there. There must
+    be as many starts as directions.
+    """
     index = np.arange(starts)
     if directions == 1:
         return np.zeros(starts, dtype=np.intp)
-    return np.where(index % 4 == 3, 1 + (index // 4) % (directions - 1), 0)
+    direction = np.where(index % 4 == 3, 1 + (index // 4) % (directions - 1), 0)
+    untried = np.setdiff1d(np.arange(1, directions), direction)
+    spare = np.flatnonzero(direction == 0)
+    direction[spare[len(spare) - len(untried) :]] = untried
+    return direction
 
 
 def _checked(
@@ -166,11 +180,6 @@ def _checked(
             f"the law {form.name!r} has {len(form.symbols)} parameters; {len(loss)} points "
             f"cannot determine them, at least {len(form.symbols)} are needed"
         )
-    for name, values in columns.items():
-        if np.all(values == values[0]):
-            raise InputError(
-                f"{name} is {values[0]:g} in all {len(loss)} points; the law {form.name!r} "
-                f"needs at least two levels of it"
-            )
+    check_levels(form, columns)
     order = np.lexsort((loss, *reversed(columns.values())))
     return {name: values[order] for name, values in columns.items()}, loss[order], order

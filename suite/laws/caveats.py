@@ -18,7 +18,7 @@ def caveats(
         law: the law; without ``points`` nothing can be said.
         parameters: N of the question.
         tokens: D of the question.
-        recurrence: T_m of the question.
+        recurrence: T_m of the question; for a law of the loop step, the step.
 
     Returns:
         Plain sentences, the gravest first; none where the fitted cells surround the question.
@@ -48,9 +48,11 @@ def caveats(
             f"D {tokens:.3g} lies beyond the fitted tokens (up to {longest:.3g}): an extrapolation"
         )
     levels = sorted({point["recurrence"] for point in law.points})
-    if "recurrence" in reads and recurrence not in levels:
-        listed = ", ".join(f"{level:g}" for level in levels)
-        found.append(f"no cell with T_m {recurrence:g} was fitted, only with {listed}")
+    for name in ("recurrence", "step"):
+        if name in reads and recurrence not in levels:
+            listed = ", ".join(f"{level:g}" for level in levels)
+            letter = VARIABLES[name].letter
+            found.append(f"no cell with {letter} {recurrence:g} was fitted, only with {listed}")
     return tuple(found)
 
 
@@ -59,7 +61,7 @@ def _was_fitted(law: KeptLaw, term: Term, parameters: float, recurrence: float) 
     if "tokens" in term.variables:
         return False
     by_size = any(name.startswith("parameters") for name in term.variables)
-    by_recurrence = "recurrence" in term.variables
+    by_recurrence = not {"recurrence", "step"}.isdisjoint(term.variables)
     return any(
         (not by_size or abs(point["parameters"] - parameters) <= _SLACK * parameters)
         and (not by_recurrence or point["recurrence"] == recurrence)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from suite.laws._diagnosis import (
     Diagnosis,
+    coefficients_at_upper_bounds,
     condition_number,
     diagnose,
     symbols_at_bounds,
@@ -35,11 +36,14 @@ class Fit:
         objective: sum over points of Huber(log prediction - log loss), in nats^2.
         num_points: points fitted.
         num_starts: starts of the optimiser.
+        num_tried: those of them in the winning direction.
         agreeing_share: share of the starts that ended within 1e-6 of the best objective,
             relatively. Where a law is also tried in a rising direction, every fourth start
-            goes that way, and the share is that of the starts in the winning direction.
+            goes that way (at least one, whatever the starts asked for), and the share is that of
+            the starts in the winning direction.
         at_bounds: symbols that ended at a bound of the search: a constant or a shift at 0, a
-            coefficient whose term has vanished, an exponent at the end of its range.
+            coefficient whose term has vanished or is as steep as may be, an exponent at the end
+            of its range.
         condition_number: of the Gauss-Newton matrix (J^T J of log predictions, columns of
             unit length, in the scaled coordinates of the search, parameters at bounds left
             out). Above 1e10 the points hardly tell the parameters apart.
@@ -51,6 +55,7 @@ class Fit:
     objective: float
     num_points: int
     num_starts: int
+    num_tried: int
     agreeing_share: float
     at_bounds: tuple[str, ...]
     condition_number: float
@@ -91,14 +96,15 @@ def fit(
         huber_delta: threshold of the Huber loss, in nats of log loss. Towards 0 the fit is
             that of least absolute deviations (the objective shrinks with it); infinity gives
             least squares.
-        starts: starts of the optimiser.
+        starts: starts of the optimiser; raised to the number of directions that the law is
+            tried in, which need one each.
         seed: seed of the starts.
         on_start: called with the number of starts that have ended so far.
 
     Raises:
         InputError: a column is absent or of another length; a loss or a variable is not
             positive and finite (the row is named); there are fewer points than parameters, or
-            a variable has one level only; a setting is out of range.
+            the variables of a term have one setting only; a setting is out of range.
     """
     found = search(
         form,
@@ -125,6 +131,7 @@ def describe(found: Search) -> Fit:
         objective=float(best.minima.objective[best.chosen]),
         num_points=len(found.loss),
         num_starts=found.starts,
+        num_tried=len(agrees),
         agreeing_share=float(agrees.mean()),
         at_bounds=at_bounds,
         condition_number=condition,
@@ -139,6 +146,7 @@ def describe(found: Search) -> Fit:
                 converged=bool(best.minima.converged[best.chosen]),
                 at_bounds=at_bounds,
                 condition_number=condition,
+                at_upper_bounds=coefficients_at_upper_bounds(problem, theta),
             )
         ),
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from suite.errors import InputError
 from suite.laws._compositions import compose, is_composition
 from suite.laws._equivalence import equivalence
 from suite.laws._form import Form, check_column
+from suite.laws._levels import flat_term
 from suite.laws._power import power
 from suite.laws._repetition import DataConstrainedForm
 from suite.laws._terms import VARIABLES, Symbol
@@ -73,6 +77,27 @@ FORMS: dict[str, Form] = {
 }
 
 
+def check_plain(parameters: Mapping[str, float]) -> None:
+    """Refuse all but the five parameters of the plain law within ``data_constrained``.
+
+    Raises:
+        InputError: one is absent or unknown, or not positive and finite.
+    """
+    needed = [symbol.name for symbol in CHINCHILLA.symbols]
+    absent = [name for name in needed if name not in parameters]
+    unknown = [name for name in parameters if name not in needed]
+    if absent or unknown:
+        seen = [f"no {', '.join(absent)}"] if absent else []
+        seen += [f"{', '.join(map(repr, unknown))}, which it has not"] if unknown else []
+        raise InputError(
+            f"got {' and '.join(seen)}; the plain law is fixed as a whole, by a value for each of "
+            f"{', '.join(needed)} and no other"
+        )
+    for name, value in parameters.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} is {value:g}; it must be positive and finite")
+
+
 def get_form(name: str) -> Form:
     """The law of that name, or the one that a sum of terms stands for.
 
@@ -100,5 +125,7 @@ __all__ = [
     "VARIABLES",
     "Form",
     "check_column",
+    "check_plain",
+    "flat_term",
     "get_form",
 ]

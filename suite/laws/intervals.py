@@ -8,6 +8,7 @@ the optimum of the original points.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
 from suite.errors import InputError
 from suite.laws._diagnosis import unidentified
+from suite.laws._drawn_levels import MANY_LOST, lost_shares, lost_warnings
 from suite.laws._newton import Minima, RunWeights, minimise
 from suite.laws._search import Attempt, Search, natural, search
 from suite.laws._terms import Array
@@ -28,6 +30,8 @@ from suite.laws.forms import Form
 _WARM_WIDEST = 0.1
 # Directions whose objective is within this factor of the best may win in some resample.
 _RIVAL = 2.0
+_LEVEL = 0.95
+_FEWEST_BEYOND = 2  # resamples beyond an end, below which one draw decides where it lies
 FEWEST_RUNS = 5
 FEWEST_RESAMPLES = 100
 
@@ -99,7 +103,11 @@ class Bootstrap:
         num_runs: runs that were resampled.
         symbols: names of the parameters.
         parameters: parameters of the resamples, in natural units [resamples, symbols].
-        unidentified: symbols of which the points determine only combinations.
+        unidentified: symbols of which the points determine only combinations, or more than 20 %
+            of the resamples do.
+        lost: for each symbol that the points identify, the share of the resamples whose runs do
+            not; symbols that every resample identifies are left out.
+        warnings: about the resamples, in plain sentences.
         search: what the starts of ``fit`` found.
         resamples: the same for the resamples.
     """
@@ -109,6 +117,8 @@ class Bootstrap:
     symbols: tuple[str, ...]
     parameters: Array
     unidentified: tuple[str, ...]
+    lost: Mapping[str, float]
+    warnings: tuple[str, ...]
     search: Search
     resamples: Resamples
 
@@ -118,7 +128,7 @@ class Bootstrap:
         return float(self.resamples.converged.mean())
 
     def interval(self, symbol: str, level: float = 0.95) -> Interval:
-        """Interval of a parameter; NaN where the points do not identify it.
+        """Interval of a parameter; NaN where the points, or many resamples, do not identify it.
 
         Raises:
             InputError: the law has no such parameter, or the level is not in (0, 1).
@@ -242,16 +252,46 @@ def bootstrap(
         for attempt, theta in zip(ends.attempt, ends.theta, strict=True)
     ]
     symbols = tuple(symbol.name for symbol in form.symbols)
-    spent = unidentified(form, found.best.terms, found.columns).values()
+    spent = unidentified(form, found.best.terms, found.columns)
+    unknown = dict.fromkeys(name for _, names in spent.values() for name in names)
+    lost = lost_shares(form, found.best.terms, found.columns, weights)
+    lost = {name: share for name, share in lost.items() if name not in unknown}
     return Bootstrap(
         fit=describe(found),
         num_runs=num_runs,
         symbols=symbols,
         parameters=np.array([[row[name] for name in symbols] for row in parameters]),
-        unidentified=tuple(dict.fromkeys(name for _, names in spent for name in names)),
+        unidentified=(*unknown, *(name for name, share in lost.items() if share > MANY_LOST)),
+        lost=lost,
+        warnings=tuple(_warnings(lost, num_runs, resamples)),
         search=found,
         resamples=ends,
     )
+
+
+def fewest_resamples(num_runs: int, level: float = _LEVEL) -> int:
+    """Resamples of which two lie beyond each end of an interval over so many runs.
+
+    With fewer, an end is the outermost resample or the next, and another seed moves it.
+    """
+    return max(FEWEST_RESAMPLES, math.ceil(_FEWEST_BEYOND / _tail(num_runs, level)))
+
+
+def _tail(num_runs: int, level: float) -> float:
+    """Share of the resamples beyond each end; see ``percentile_band``."""
+    return float(ndtr(-stdtrit(num_runs - 1, 0.5 * (1 + level))))
+
+
+def _warnings(lost: Mapping[str, float], num_runs: int, resamples: int) -> list[str]:
+    sentences = lost_warnings(lost)
+    needed = fewest_resamples(num_runs)
+    if resamples < needed:
+        sentences.append(
+            f"{resamples} resamples leave fewer than {_FEWEST_BEYOND} beyond each end of a "
+            f"{_LEVEL:.0%} interval over {num_runs} runs, so its ends hang on single draws: take "
+            f"at least {needed}"
+        )
+    return sentences
 
 
 def percentile_band(estimate: Array, values: Array, num_runs: int, level: float) -> Band:
@@ -295,7 +335,7 @@ def percentile_band(estimate: Array, values: Array, num_runs: int, level: float)
     """
     if not 0 < level < 1:
         raise InputError(f"level is {level}; it must lie between 0 and 1, such as .95")
-    tail = float(ndtr(-stdtrit(num_runs - 1, 0.5 * (1 + level))))
+    tail = _tail(num_runs, level)
     lower, upper = np.quantile(values, [tail, 1 - tail], axis=0)
     return Band(estimate=estimate, lower=lower, upper=upper, level=level)
 

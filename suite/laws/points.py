@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from suite.errors import InputError, SuiteError
+from suite.laws._terms import Term
 from suite.laws.forms import Form, get_form
 from suite.study import LawSpec
 
@@ -116,11 +117,15 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
     Raises:
         InputError: a loss is not positive (key ``law.metric``), or what ``law.hold_out``
             leaves cannot determine the law.
-        SuiteError: no run has a finite point to fit.
+        SuiteError: there are no cells, or no run has a finite point to fit.
     """
     known = cells.select("run_id", "parameters", "looped", "recurrence", "held_out")
     planned = [_Cell(**row) for row in known.iter_rows(named=True)]
-    if planned and all(cell.held_out for cell in planned):
+    if not planned:
+        raise SuiteError(
+            "there are no cells to fit the law to; run the pretraining of the study first"
+        )
+    if all(cell.held_out for cell in planned):
         raise InputError(
             f"all {len(planned)} cells are held out; the law needs some to be fitted on",
             key="law.hold_out",
@@ -153,7 +158,8 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
             )
     if not any(not curve.cell.held_out for curve in usable):
         raise SuiteError(
-            f"none of the {len(planned)} cells has a finite {law.metric} in the window of the fit"
+            f"none of the {sum(not cell.held_out for cell in planned)} cells has a finite "
+            f"{law.metric} in the window of the fit"
         )
     _check_hold_out(get_form(law.form), usable)
     sizes = [len(curve.loss) for curve in usable]
@@ -196,19 +202,22 @@ def _prepare(cell: _Cell, finite: pl.DataFrame, last: int, law: LawSpec) -> _Cur
 
 
 def _check_hold_out(form: Form, usable: list[_Curve]) -> None:
-    """Refuse a hold-out that leaves a variable of the law with one level, or too few points."""
+    """Refuse a hold-out that leaves a term of the law with one setting, or too few points."""
     fitted = [curve.cell for curve in usable if not curve.cell.held_out]
     if len(fitted) == len(usable):
         return
-    for name in form.variables:
-        if name in ("tokens", "step"):  # which vary within a run
+    for term in form.terms:
+        if not {"tokens", "step"}.isdisjoint(term.variables):  # which vary within a run
             continue
-        left = {getattr(cell, name) for cell in fitted}
-        everything = {getattr(curve.cell, name) for curve in usable}
+        left = {_setting(cell, term) for cell in fitted}
+        everything = {_setting(curve.cell, term) for curve in usable}
         if len(left) == 1 and len(everything) > 1:
+            values = zip(term.variables, left.pop(), strict=True)
+            seen = " and ".join(f"{name} {value:g}" for name, value in values)
             raise InputError(
-                f"only cells with {name} {left.pop():g} are left to fit, and the law "
-                f"{form.name!r} needs at least two levels of it; hold out fewer cells",
+                f"only cells with {seen} are left to fit, and the law {form.name!r} needs at "
+                f"least two {'levels of it' if len(term.variables) == 1 else 'such settings'}; "
+                f"hold out fewer cells",
                 key="law.hold_out",
             )
     points = sum(len(curve.loss) for curve in usable if not curve.cell.held_out)
@@ -218,6 +227,11 @@ def _check_hold_out(form: Form, usable: list[_Curve]) -> None:
             f"{len(form.symbols)} parameters; hold out fewer cells",
             key="law.hold_out",
         )
+
+
+def _setting(cell: _Cell, term: Term) -> tuple[float, ...]:
+    """What a term that reads nothing that varies within a run sees of a cell."""
+    return tuple(float(getattr(cell, name)) for name in term.variables)
 
 
 def moving_average(values: Array, width: int) -> Array:

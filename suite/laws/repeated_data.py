@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from suite.errors import InputError
+from suite.laws._diagnosis import point_warnings
+from suite.laws._levels import check_levels
 from suite.laws._repetition import DECAYS, DataConstrainedForm
 from suite.laws._robust_descent import descend
 from suite.laws._terms import Array
 from suite.laws.fit import Fit
-from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, check_column
+from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, check_column, check_plain
 
 _ONE_EPOCH = 1 + 1e-9
 _FEW_AGREE = 0.1
@@ -117,7 +119,8 @@ def fit_repeated(
         on_start: called with the number of starts that have ended so far.
 
     Raises:
-        InputError: as ``fit``; or no point repeats its data.
+        InputError: as ``fit``; or no point repeats its data, or ``plain`` is not those five,
+            positive and finite.
     """
     form = DATA_CONSTRAINED
     assert isinstance(form, DataConstrainedForm)
@@ -132,7 +135,6 @@ def fit_repeated(
     columns, loss = {name: values[order] for name, values in columns.items()}, loss[order]
     fixed: dict[str, float] = {}
     if plain is not None:
-        CHINCHILLA.check_parameters(plain)
         fixed = {symbol.name: float(plain[symbol.name]) for symbol in CHINCHILLA.symbols}
         if not form.repetition({**fixed, "R_D": 1.0, "R_N": 1.0}, columns).excess.any():
             fixed["R_N"] = DECAYS[1].upper  # no point tells of it
@@ -161,10 +163,14 @@ def fit_repeated(
         objective=found.objective,
         num_points=len(loss),
         num_starts=starts,
+        num_tried=starts,
         agreeing_share=found.agreeing / starts,
         at_bounds=at_bounds,
         condition_number=condition,
-        warnings=tuple(_warnings(at_bounds, excess, condition, found.agreeing, starts)),
+        warnings=(
+            *_warnings(at_bounds, excess, condition, found.agreeing, starts),
+            *point_warnings(columns, loss),
+        ),
     )
 
 
@@ -185,12 +191,10 @@ def _check(
             f"the law {form.name!r} has {free} free parameters; {len(loss)} points cannot "
             f"determine them, at least {free} are needed"
         )
-    for name in CHINCHILLA.variables:
-        if plain is None and np.all(columns[name] == columns[name][0]):
-            raise InputError(
-                f"{name} is {columns[name][0]:g} in all {len(loss)} points; the law {form.name!r} "
-                "needs at least two levels of it"
-            )
+    if plain is None:
+        check_levels(form, columns)
+    else:
+        check_plain(plain)
     if not (columns["tokens"] > columns["unique_tokens"] * _ONE_EPOCH).any():
         raise InputError(
             "no point repeats its data (tokens are at most the unique tokens in every row), so "

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suite.reports.points import Curve
 from suite.reports.records import Blindness, PredictionRun
 
-_SAME_PARAMETER = 1e-9  # relative
+_SAME_PARAMETER = 1e-7  # relative; two fits of the same points agree to more digits
 _SAME_CURVE = 1e-6  # relative; a curve sums terms whose parameters agree to the line above
 
 
@@ -46,6 +47,46 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class PredictedCurve:
+    """What a run predicts of a cell; None for what it does not.
+
+    Attributes:
+        estimate: the losses.
+        lower: lower ends of the intervals.
+        upper: upper ends.
+    """
+
+    estimate: Curve | None = None
+    lower: Curve | None = None
+    upper: Curve | None = None
+
+    @classmethod
+    def of(cls, curves: Mapping[tuple[str, str], Curve], run_id: str, cell: str) -> PredictedCurve:
+        """What a law or a prediction has recorded of a cell."""
+        key = f"predicted/{cell}"
+        return cls(
+            estimate=curves.get((run_id, key)),
+            lower=curves.get((run_id, f"{key}/lower")),
+            upper=curves.get((run_id, f"{key}/upper")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """Another run that may have told the outcome.
+
+    Attributes:
+        run_id: the run.
+        start: when it started, in ms since 1970; None where the store does not say.
+        measured: what it measured, such as "the same cell".
+    """
+
+    run_id: str
+    start: int | None
+    measured: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
     """One prediction run with what it recorded.
 
@@ -59,7 +100,7 @@ class Prediction:
     run: PredictionRun
     last_point: int | None
     law: Mapping[str, float]
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, PredictedCurve]
 
     @property
     def recorded(self) -> int | None:
@@ -75,16 +116,20 @@ class HeldOutCurve:
     Attributes:
         cell: fingerprint of the cell.
         run_id: the run that is drawn.
-        other_runs: every other run of the same cell.
-        predicted: what is drawn as its prediction; None where there is none.
+        other_runs: every other run of the same cell in the store, and those of the study at the
+            same size and T_m.
+        predicted: what is drawn as its prediction.
         law: value of each parameter of the law that is drawn, by symbol.
+        unidentified: symbols of which the points tell only combinations; that these are the same
+            shows in the curve.
     """
 
     cell: str
     run_id: str
-    other_runs: tuple[str, ...]
-    predicted: Curve | None
+    other_runs: tuple[OtherRun, ...]
+    predicted: PredictedCurve
     law: Mapping[str, float]
+    unidentified: frozenset[str] = frozenset()
 
 
 def judge(
@@ -138,10 +183,12 @@ def _objections(
     """What speaks against the mark, the clock of the cell first."""
     yield from _too_late(prediction, clock)
     recorded = prediction.recorded
-    for run_id in curve.other_runs:
-        start = clocks[run_id].start if run_id in clocks else None
-        if recorded is not None and (start is None or start <= recorded):
-            yield f"run {run_id} had measured the same cell before the prediction was complete"
+    for other in curve.other_runs:
+        if recorded is not None and (other.start is None or other.start <= recorded):
+            yield (
+                f"run {other.run_id} had measured {other.measured} before the prediction was "
+                "complete"
+            )
     yield from _seen(curve, prediction, clocks)
     yield from _another_law(curve, prediction)
     yield from _another_curve(curve, prediction)
@@ -171,7 +218,7 @@ def _seen(
 ) -> Iterator[str]:
     if not prediction.run.inputs:
         yield "the prediction does not say which runs it was fitted to"
-    own = {curve.run_id, *curve.other_runs}
+    own = {curve.run_id, *(other.run_id for other in curve.other_runs)}
     if curve.cell in prediction.run.inputs or own & set(prediction.run.inputs.values()):
         yield "the prediction was fitted to this very cell"
     for _, run_id in sorted(prediction.run.inputs.items()):
@@ -191,6 +238,8 @@ def _another_law(curve: HeldOutCurve, prediction: Prediction) -> Iterator[str]:
         if here is None or there is None:
             which = "drawn law" if here is None else "law of the prediction"
             yield f"the {which} has no {symbol}"
+        elif symbol in curve.unidentified:
+            continue
         elif not math.isclose(here, there, rel_tol=_SAME_PARAMETER):
             yield f"{symbol} is {here!r} in the law drawn here and was {there!r} in the prediction"
     if not curve.law:
@@ -198,20 +247,37 @@ def _another_law(curve: HeldOutCurve, prediction: Prediction) -> Iterator[str]:
 
 
 def _another_curve(curve: HeldOutCurve, prediction: Prediction) -> Iterator[str]:
-    drawn, recorded = curve.predicted, prediction.curves.get(curve.cell)
+    there = prediction.curves.get(curve.cell, PredictedCurve())
+    drawn, recorded = curve.predicted.estimate, there.estimate
     if drawn is None or recorded is None or not len(recorded):
         which = "drawn" if drawn is None else "on record"
         yield f"no predicted curve of this cell is {which}"
         return
-    steps, in_drawn, in_recorded = np.intersect1d(
-        drawn.step, recorded.step, assume_unique=True, return_indices=True
-    )
+    steps = np.intersect1d(drawn.step, recorded.step, assume_unique=True)
     if drawn.last_step not in steps:
         yield f"no prediction for {drawn.last_step} tokens, where the curve ends, is on record"
-    here, there = drawn.value[in_drawn], recorded.value[in_recorded]
-    for step, one, other in zip(steps, here, there, strict=True):
-        if not math.isclose(one, other, rel_tol=_SAME_CURVE):
+    for here, then, what in (
+        (drawn, recorded, ""),
+        (curve.predicted.lower, there.lower, " as the lower end of the interval"),
+        (curve.predicted.upper, there.upper, " as the upper end of the interval"),
+    ):
+        yield from _other_value(steps, here, then, what)
+
+
+def _other_value(
+    steps: NDArray[np.int64], drawn: Curve | None, recorded: Curve | None, what: str
+) -> Iterator[str]:
+    """The first of the steps at which one curve has another value than the other, or none."""
+    for step in steps.tolist():
+        here, there = (curve.at(step) if curve else None for curve in (drawn, recorded))
+        if here is None and there is None:
+            continue
+        if here is None or there is None or not math.isclose(here, there, rel_tol=_SAME_CURVE):
+            is_drawn, was_predicted = (
+                "nothing" if value is None else repr(value) for value in (here, there)
+            )
             yield (
-                f"at {step} tokens {float(one)!r} is drawn here, and {float(other)!r} was predicted"
+                f"at {step} tokens {is_drawn} is drawn here, and {was_predicted} was "
+                f"predicted{what}"
             )
             return

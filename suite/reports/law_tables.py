@@ -21,7 +21,7 @@ from suite.reports.law_metrics import (
 )
 from suite.reports.pairs import Pair, pair_cells
 from suite.reports.points import NoDataError
-from suite.reports.records import LawRun, PretrainingCell, Tracked
+from suite.reports.records import Blindness, LawRun, PretrainingCell, Tracked
 
 _HELD_OUT = {"size": "sizes", "recurrence": "Tm", "first": "later tokens", "cell": "cells"}
 
@@ -35,7 +35,7 @@ def law_tables(tracked: Tracked) -> tuple[Table, ...]:
     return (
         _parameter_table(tracked, law, symbols_of(keys)),
         _diagnostics_table(tracked, law),
-        _held_out_cells_table(tracked),
+        _held_out_cells_table(tracked, law),
         _held_out_tests_table(tracked, law, splits_of(keys)),
         _ablation_table(tracked, law, laws_of(keys)),
     )
@@ -105,11 +105,17 @@ def _settings(law: LawRun) -> Iterable[tuple[str, str]]:
     return sorted({**own, **dict(law.settings)}.items())
 
 
-def _held_out_cells_table(tracked: Tracked) -> Table:
+def _held_out_cells_table(tracked: Tracked, law: LawRun) -> Table:
     cells = sorted(
-        (cell for cell in tracked.pretraining if tracked.held_out(cell)),
+        (
+            cell
+            for cell in tracked.pretraining
+            if tracked.held_out(cell) or cell.cell in tracked.foretold
+        ),
         key=lambda c: (c.parameters, c.size, c.recurrence),
     )
+    drawn = {cell.cell for cell in cells}
+    others = {cell: text for cell, text in tracked.foretold.items() if cell not in drawn}
     try:
         _, pairs = pair_cells(tracked)
     except NoDataError:
@@ -119,12 +125,13 @@ def _held_out_cells_table(tracked: Tracked) -> Table:
         title="Held-out cells",
         caption=(
             "Loss in nats a token at the last step that was measured and predicted, with the "
-            "interval of the law (not of a single batch); the error is measured over predicted "
-            "less 1, and a blind prediction was complete and on record before anything of the "
-            "cell was measured."
+            "interval of the law (not of a single batch); the error is predicted over measured "
+            "less 1, cells that a prediction names are listed however they ended, and a blind "
+            "prediction was complete and on record before anything of the cell was measured."
         ),
         columns=(
             "cell",
+            "status",
             "tokens",
             "measured",
             "predicted",
@@ -137,14 +144,36 @@ def _held_out_cells_table(tracked: Tracked) -> Table:
             "cell began",
             "prediction run",
             "run",
+            "remark",
         ),
-        rows=tuple(_held_out_row(tracked, cell, pairs.get(cell.run_id)) for cell in cells),
-        labels=tuple(f"{cell.size} Tm={cell.recurrence}" for cell in cells),
+        rows=(
+            *(_held_out_row(tracked, law, cell, pairs.get(cell.run_id)) for cell in cells),
+            *(_undrawn_row(cell, text) for cell, text in others.items()),
+        ),
+        labels=(
+            *(f"{cell.size} Tm={cell.recurrence}" for cell in cells),
+            *(f"cell {cell}" for cell in others),
+        ),
     )
 
 
-def _held_out_row(tracked: Tracked, cell: PretrainingCell, pair: Pair | None) -> tuple[Entry, ...]:
-    judged = tracked.blindness[cell.run_id]
+def _undrawn_row(cell: str, status: str) -> tuple[Entry, ...]:
+    """A cell that was predicted, and of which the report has no run."""
+    ends = (entries.label(text) for text in ("predicted", *[NOTHING] * 5))
+    return (
+        entries.label(f"cell {cell}"),
+        entries.label(status),
+        *[entries.derived(None)] * 7,
+        *ends,
+    )
+
+
+def _held_out_row(
+    tracked: Tracked, law: LawRun, cell: PretrainingCell, pair: Pair | None
+) -> tuple[Entry, ...]:
+    read = "was fitted to" if cell.cell in law.inputs else "has not read"
+    unjudged = Blindness(blind=False, words=f"the law of this report {read} the cell")
+    judged = tracked.blindness.get(cell.run_id, unjudged)
     name = entries.label(f"{cell.size} Tm={cell.recurrence}")
     numbers = [entries.derived(None)] * 7
     if pair is not None:
@@ -163,13 +192,22 @@ def _held_out_row(tracked: Tracked, cell: PretrainingCell, pair: Pair | None) ->
     mark = judged.words if judged.blind else f"not blind: {judged.words}"
     return (
         name,
+        entries.status(cell),
         *numbers,
         entries.told(cell.run_id, "run:blind", mark),
         _time(judged.prediction, "run:recorded", judged.recorded),
         _time(cell.run_id, "run:began", judged.began),
         Entry(text=judged.prediction or NOTHING, kind="run"),
         entries.run_id(cell),
+        _caveat(law, cell),
     )
+
+
+def _caveat(law: LawRun, cell: PretrainingCell) -> Entry:
+    sentences = law.caveats.get(cell.cell)
+    if not sentences:
+        return entries.label(NOTHING)
+    return entries.told(law.run_id, "tag:suite.law.caveats", "; ".join(sentences), "bad")
 
 
 def _time(run_id: str | None, key: str, milliseconds: int | None) -> Entry:

@@ -32,9 +32,10 @@ class Pair:
 
     @property
     def residual(self) -> NDArray[np.float64]:
-        """Measured over predicted loss, less 1, ``[points]``."""
+        """Predicted over measured loss, less 1, ``[points]``; see ``suite.laws.goodness``."""
         with np.errstate(all="ignore"):  # a curve may hold what is not finite
-            residual: NDArray[np.float64] = self.real.value / self.predicted.value - 1.0
+            residual: NDArray[np.float64] = self.predicted.value / self.real.value - 1.0
+        residual[~np.isfinite(self.real.value)] = np.nan  # what is infinite is not -100 % off
         return residual
 
 

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from suite.errors import SuiteError
-from suite.reports.blind import Clock, HeldOutCurve, Prediction, judge
+from suite.reports.blind import (
+    Clock,
+    HeldOutCurve,
+    OtherRun,
+    PredictedCurve,
+    Prediction,
+    judge,
+)
 from suite.reports.law_metrics import parameters_of
 from suite.reports.points import Curve
 from suite.reports.records import Blindness, LawRun, PredictionRun, PretrainingCell
@@ -22,17 +29,17 @@ def judge_cells(
     predictions: Sequence[PredictionRun],
     curves: CurveMap,
     clocks: Mapping[str, Clock],
-    runs: pl.DataFrame,
+    others: Mapping[str, tuple[OtherRun, ...]],
 ) -> dict[str, Blindness]:
-    """Judge every cell that the law held out.
+    """Judge cells that the law held out.
 
     Args:
-        cells: the cells that are drawn.
+        cells: the cells.
         law: the law that is drawn.
         predictions: prediction runs, oldest first.
         curves: live curves of all these runs.
         clocks: clocks of the study's runs, by run id.
-        runs: run_id and cell of every run of the study.
+        others: other runs that may have told the outcome of a cell, by the cell's run id.
 
     Returns:
         Judgements by run id.
@@ -42,11 +49,7 @@ def judge_cells(
             run=run,
             last_point=clocks[run.run_id].last_point,
             law=parameters_of(curves, run.run_id),
-            curves={
-                cell: curves[run.run_id, key]
-                for cell in run.predicts
-                if (run.run_id, key := f"predicted/{cell}") in curves
-            },
+            curves={cell: PredictedCurve.of(curves, run.run_id, cell) for cell in run.predicts},
         )
         for run in predictions
     ]
@@ -56,20 +59,65 @@ def judge_cells(
             HeldOutCurve(
                 cell=cell.cell,
                 run_id=cell.run_id,
-                other_runs=tuple(
-                    runs.filter(pl.col("cell") == cell.cell, pl.col("run_id") != cell.run_id)[
-                        "run_id"
-                    ]
-                ),
-                predicted=curves.get((law.run_id, f"predicted/{cell.cell}")),
+                other_runs=others.get(cell.run_id, ()),
+                predicted=PredictedCurve.of(curves, law.run_id, cell.cell),
                 law=fitted,
+                unidentified=frozenset(law.unidentified),
             ),
             recorded,
             clocks,
         )
         for cell in cells
-        if cell.cell in law.held_out
     }
+
+
+def foretold(predictions: Iterable[PredictionRun], runs: pl.DataFrame) -> dict[str, str]:
+    """Status of the newest run of each cell that a finished prediction names, by fingerprint.
+
+    Args:
+        predictions: the study's predictions.
+        runs: cell and status of the study's runs, oldest first.
+    """
+    status = dict(runs.filter(pl.col("cell").is_not_null()).select("cell", "status").iter_rows())
+    named = {cell for run in predictions if run.finished for cell in run.predicts}
+    return {cell: status.get(cell, "not begun") for cell in sorted(named)}
+
+
+def read_other_runs(
+    cells: Iterable[PretrainingCell],
+    study: str,
+    everywhere: pl.DataFrame,
+    params: Mapping[str, Mapping[str, str]],
+) -> dict[str, tuple[OtherRun, ...]]:
+    """Other runs that may have told the outcome of a cell, by the cell's run id.
+
+    They are the runs of the same cell in any study of the store, and those of the own study at
+    the same size and T_m with other settings. A run that was deleted is in no frame.
+
+    Args:
+        cells: the cells.
+        study: name of the study.
+        everywhere: run_id, study, kind, cell and start_time of every run of the store.
+        params: parameters of the study's runs, by run id.
+    """
+    measured = everywhere.filter(pl.col("kind") == "pretraining")
+    rows = measured.select("run_id", "study", "cell", "start_time").rows()
+    found: dict[str, tuple[OtherRun, ...]] = {}
+    for cell in cells:
+        others = []
+        place = {"size.name": cell.size, "recurrence": str(cell.recurrence)}
+        for run_id, owner, fingerprint, start in rows:
+            if run_id == cell.run_id:
+                continue
+            if fingerprint == cell.cell:
+                words = "the same cell" + ("" if owner == study else f" in the study {owner!r}")
+            elif owner == study and place.items() <= params.get(run_id, {}).items():
+                words = "the same size and T_m with other settings"
+            else:
+                continue
+            others.append(OtherRun(run_id=run_id, start=start, measured=words))
+        found[cell.run_id] = tuple(others)
+    return found
 
 
 def read_clocks(

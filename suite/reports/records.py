@@ -96,6 +96,8 @@ class LawRun(TrackedRun):
         held_out: run id of each cell that was kept for the test, by fingerprint.
         warnings: what the fit warned of, in sentences.
         unidentified: symbols of the parameters that the points do not tell.
+        caveats: why the prediction of a held-out cell is not to be trusted, in sentences, by
+            fingerprint.
     """
 
     form: str
@@ -107,6 +109,7 @@ class LawRun(TrackedRun):
     held_out: Mapping[str, str]
     warnings: tuple[str, ...]
     unidentified: tuple[str, ...]
+    caveats: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +203,8 @@ class Tracked:
         calibration: one run for each model, calibration corpus and niter.
         law: the newest finished fit.
         blindness: judgement on each cell that the law held out, by run id.
+        foretold: status of the newest run of each cell that a finished prediction names, by
+            fingerprint; "not begun" where it has none.
         searches: one run for each name.
         left_out: runs that are not shown.
         notes: what a reader of the figures must know, in sentences.
@@ -211,6 +216,7 @@ class Tracked:
     calibration: tuple[CalibrationCell, ...] = ()
     law: LawRun | None = None
     blindness: Mapping[str, Blindness] = field(default_factory=dict)
+    foretold: Mapping[str, str] = field(default_factory=dict)
     searches: tuple[Search, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()

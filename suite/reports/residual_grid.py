@@ -1,4 +1,4 @@
-"""The residual grid: measured over predicted loss, less 1, against tokens, for every cell."""
+"""The residual grid: predicted over measured loss, less 1, against tokens, for every cell."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ResidualPanel:
         """Draw the residuals in per cent, the zero line, their mean, and what the cell is."""
         ax.set_title(style.wrapped(self.title, 40))
         ax.set_xlabel(unit.label)
-        ax.set_ylabel("Residual (%)")
+        ax.set_ylabel("Relative error (%)")
         ax.axhline(0.0, color=style.GREY, linewidth=1.0, zorder=1.5)
         if self.pair is None:
             ax.text(
@@ -128,11 +128,11 @@ class ResidualGridDisplay:
     def caption(self) -> str:
         """What was measured, and what of it lies outside the drawing."""
         sentences = [
-            f"Residual: the tracked loss ({self.metric}, as logged) over that of the law "
-            f"{self.law}, less 1; without the first {100 * self.fit_from:g} % of each curve, "
-            "which the fit leaves out too. All panels share their axes. Noise scatters about the "
-            "zero line; a law that misses a cell, or the shape of its curve, leaves it on one "
-            "side.",
+            f"Residual: the loss of the law {self.law} over the tracked one ({self.metric}, as "
+            "logged), less 1, so that above zero the law predicts too much; without the first "
+            f"{100 * self.fit_from:g} % of each curve, which the fit leaves out too. All panels "
+            "share their axes. Noise scatters about the zero line; a law that misses a cell, or "
+            "the shape of its curve, leaves it on one side.",
         ]
         if any(pair.held_out for pair in self._pairs):
             sentences.append("Orange triangles are cells that the law was not fitted to.")

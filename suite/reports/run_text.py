@@ -56,6 +56,18 @@ class RunText:
         """A tag that is a JSON list of sentences; empty where it is not set."""
         return tuple(str(item) for item in self._list(tag, self.tags.get(tag, "[]")))
 
+    def sentences_by_name(self, tag: str) -> dict[str, tuple[str, ...]]:
+        """A tag that is a JSON object of sentences, each with names; sentences by name."""
+        text = self.tags.get(tag, "{}")
+        value = read_text(tag, text, json.loads)
+        if not isinstance(value, dict) or not all(isinstance(n, list) for n in value.values()):
+            raise UnreadableError(f"its {tag} is {text!r}, not a JSON object of lists")
+        found: dict[str, tuple[str, ...]] = {}
+        for sentence, names in value.items():
+            for name in map(str, names):
+                found[name] = (*found.get(name, ()), sentence)
+        return found
+
     def tagged(self, prefix: str) -> dict[str, str]:
         """Tags that begin with ``prefix``, without it."""
         return {

@@ -13,7 +13,7 @@ from typing import TypeVar
 import polars as pl
 
 from suite.reports.points import Curve
-from suite.reports.predictions import judge_cells, read_clocks
+from suite.reports.predictions import foretold, judge_cells, read_clocks, read_other_runs
 from suite.reports.records import (
     Blindness,
     CalibrationCell,
@@ -78,6 +78,7 @@ def _law(run: RunText) -> LawRun:
         held_out=run.tagged("suite.held_out."),
         warnings=run.sentences("suite.law.warnings"),
         unidentified=run.sentences("suite.law.unidentified"),
+        caveats=run.sentences_by_name("suite.law.caveats"),
     )
 
 
@@ -209,13 +210,17 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
     if law is not None:
         points = pl.concat([losses, recorded])
         clocks = read_clocks(frame, tags, points)
-        blindness = judge_cells(pretraining, law, predictions, curves, clocks, frame)
+        held_out = [cell for cell in pretraining if cell.cell in law.held_out]
+        everywhere = reader.runs(None) if held_out else frame
+        others = read_other_runs(held_out, study, everywhere, params)
+        blindness = judge_cells(held_out, law, predictions, curves, clocks, others)
     return Tracked(
         study=study,
         pretraining=pretraining,
         calibration=calibration,
         law=law,
         blindness=blindness,
+        foretold=foretold(predictions, frame),
         searches=searches,
         left_out=tuple(selection.left_out),
         notes=tuple(_notes(pretraining, law)),

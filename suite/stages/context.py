@@ -54,6 +54,8 @@ class StageContext:
         stop: set by SIGINT and SIGTERM.
         failures: names of cells that failed, with the reason.
         selected: run ids of the study's cells as it stands now.
+        held_back: fingerprints of cells that must not begin, because a blind prediction of them is
+            still to be made.
     """
 
     study: Study
@@ -63,6 +65,7 @@ class StageContext:
     stop: StopFlag
     failures: dict[str, str] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
+    held_back: set[str] = field(default_factory=set)
     _store: Store | None = None
     _reader: Reader | None = None
 

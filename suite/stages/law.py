@@ -16,9 +16,25 @@ from suite.fingerprint import fingerprint
 from suite.laws.goodness import Goodness, goodness
 from suite.laws.kept import ARTIFACT, KeptLaw
 from suite.laws.points import evenly_spaced
-from suite.stages.context import StageContext
-from suite.stages.law_fit import FittedLaw, fit_law, fit_settings, log_prediction
-from suite.stages.law_points import Array, LawPoints, columns_at, law_cells, read_points
+from suite.stages.context import StageContext, TrackedCell
+from suite.stages.law_fit import (
+    FittedLaw,
+    caveat_tag,
+    fit_law,
+    fit_settings,
+    log_prediction,
+    untrusted,
+)
+from suite.stages.law_points import (
+    HELD_OUT_TAG,
+    INPUT_TAG,
+    Array,
+    LawPoints,
+    columns_at,
+    law_cells,
+    read_now,
+    read_points,
+)
 from suite.stages.law_tests import HeldOutErrors, held_out_errors
 from suite.study import LawSpec
 from suite.tracking.recorder import RunRecorder
@@ -26,13 +42,13 @@ from suite.tracking.store import MAX_TAG_LENGTH
 
 
 def run_law(context: StageContext) -> None:
-    """Fit the law unless these cells were fitted with these settings before."""
+    """Fit the law unless these runs of the cells were fitted with these settings before."""
     law = context.study.law
     if law is None:
         return
     cells = law_cells(context, law)
     cell = law_cell(context, law, cells)
-    found = context.tracked("law").get(cell.fingerprint)
+    found = tracked_law(context, cell, cells)
     if not context.needs_work(cell, found):
         return
     recorder = context.begin(cell, found)
@@ -66,6 +82,12 @@ def law_cell(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> Cell:
     )
 
 
+def tracked_law(context: StageContext, cell: Cell, cells: pl.DataFrame) -> TrackedCell | None:
+    """What the store knows of a fit, unless that has read runs which its cells have no more."""
+    found = context.tracked("law").get(cell.fingerprint)
+    return found if found and read_now(context, [found.run_id], cells) else None
+
+
 def _record(
     recorder: RunRecorder,
     law: LawSpec,
@@ -93,11 +115,17 @@ def _record(
     recorder.set_tags(
         {
             **{
-                f"suite.{'held_out' if row['held_out'] else 'input'}.{row['cell']}": row["run_id"]
+                f"{HELD_OUT_TAG if row['held_out'] else INPUT_TAG}{row['cell']}": row["run_id"]
                 for row in points.cells.iter_rows(named=True)
             },
             "suite.law.warnings": _as_tag([*fitted.warnings, *errors.left_out]),
             "suite.law.unidentified": json.dumps(kept.unidentified),
+            **caveat_tag(
+                {
+                    cell: found.doubts
+                    for cell, found in zip(points.cells["cell"], judged, strict=True)
+                }
+            ),
         }
     )
     place = PurePosixPath(ARTIFACT)
@@ -112,11 +140,13 @@ class _Judged:
         real: [points].
         predicted: [points].
         held_out: whether the law did not see the cell.
+        doubts: why its prediction is not to be trusted, see ``untrusted``.
     """
 
     real: NDArray[np.float64]
     predicted: NDArray[np.float64]
     held_out: bool
+    doubts: tuple[str, ...]
 
 
 def _predict(
@@ -129,9 +159,15 @@ def _predict(
     thinned = evenly_spaced(tokens, law.points_per_curve)
     last, tokens, real = tokens[-1], tokens[thinned], real[thinned]
     band = kept.predict(columns_at(row, tokens))
-    log_prediction(recorder, row["cell"], tokens, band)
+    doubts = untrusted(kept, row, tokens) if row["held_out"] else ()
+    log_prediction(recorder, row["cell"], tokens, band, trusted=not doubts)
     judged = np.isfinite(real) & (tokens >= law.fit_from * last)
-    return _Judged(real=real[judged], predicted=band.estimate[judged], held_out=row["held_out"])
+    return _Judged(
+        real=real[judged],
+        predicted=band.estimate[judged],
+        held_out=row["held_out"],
+        doubts=doubts,
+    )
 
 
 def _quality(judged: list[_Judged]) -> Goodness:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from suite.laws.caveats import caveats
 from suite.laws.fit import Fit, fit, unidentified_symbols
 from suite.laws.forms import get_form
 from suite.laws.intervals import FEWEST_RUNS, Band, bootstrap
@@ -14,6 +18,9 @@ from suite.stages.context import StageContext
 from suite.stages.law_points import Array, LawPoints, judged_metric
 from suite.study import LawSpec
 from suite.tracking.recorder import RunRecorder
+
+CAVEATS_TAG = "suite.law.caveats"
+"""JSON object: why a prediction is not to be trusted, and the fingerprints that it is about."""
 
 _NOT_OF_THE_FIT = ("hold_out", "tests", "ablations", "test_starts")
 _MOST_CONVERGED = 0.99
@@ -140,18 +147,54 @@ def _no_intervals(law: LawSpec, runs: int) -> str:
     return ""
 
 
-def log_prediction(recorder: RunRecorder, cell: str, steps: Array, band: Band) -> None:
-    """Put a predicted curve on record, with its interval where there is one.
+def untrusted(kept: KeptLaw, row: Mapping[str, Any], tokens: Array) -> tuple[str, ...]:
+    """Why the prediction of a held-out cell, with its interval, is not to be trusted.
+
+    Args:
+        kept: the law.
+        row: of ``law_grid``.
+        tokens: where on the curve [points].
+
+    Returns:
+        Sentences about parameters that the points do not identify; none where it is trusted.
+    """
+    place = {
+        "parameters": float(row["parameters"]),
+        "tokens": float(tokens.max()),
+        "recurrence": float(row["recurrence"]),
+    }
+    anyway = caveats(replace(kept, unidentified=()), **place)
+    return tuple(sentence for sentence in caveats(kept, **place) if sentence not in anyway)
+
+
+def caveat_tag(found: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """The tag that says which cells each sentence of ``untrusted`` is about.
+
+    Args:
+        found: sentences by fingerprint.
+    """
+    cells: dict[str, list[str]] = {}
+    for cell, sentences in found.items():
+        for sentence in sentences:
+            cells.setdefault(sentence, []).append(cell)
+    return {CAVEATS_TAG: json.dumps(cells)}
+
+
+def log_prediction(
+    recorder: RunRecorder, cell: str, steps: Array, band: Band, *, trusted: bool = True
+) -> None:
+    """Put a predicted curve on record, with its interval where there is one to be trusted.
 
     Args:
         recorder: of the law or the prediction.
         cell: fingerprint of the cell that is predicted.
         steps: token counts [points].
         band: the law's losses there [points].
+        trusted: whether the interval covers what the points leave open; see ``untrusted``.
     """
     key = f"predicted/{cell}"
     for step, loss, lower, upper in zip(steps, band.estimate, band.lower, band.upper, strict=True):
         values = {key: float(loss)}
-        if np.isfinite(lower) and np.isfinite(upper):
+        if trusted and np.isfinite(lower) and np.isfinite(upper):
             values |= {f"{key}/lower": float(lower), f"{key}/upper": float(upper)}
         recorder.log(values, int(step))

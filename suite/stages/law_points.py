@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,11 @@ from suite.tracking.curves import live
 
 Array = NDArray[np.float64]
 
+INPUT_TAG = "suite.input."
+"""Followed by the fingerprint of a cell that a law was fitted to; its value is the run."""
+HELD_OUT_TAG = "suite.held_out."
+"""Likewise, of a cell that was kept from the fit."""
+
 _GRID_SCHEMA = {
     "cell": pl.String,
     "name": pl.String,
@@ -30,6 +35,7 @@ _GRID_SCHEMA = {
     "recurrence": pl.Int64,
     "held_out": pl.Boolean,
     "begun": pl.Boolean,
+    "settled": pl.Boolean,
     "run_id": pl.String,
 }
 
@@ -80,7 +86,8 @@ def law_grid(context: StageContext, law: LawSpec) -> pl.DataFrame:
     Returns:
         Frame with cell (fingerprint), name, size (its name), parameters (N as the law counts
         it), looped (those of them in the loop), recurrence, held_out; begun (whether the cell
-        has a run), run_id (that of a finished cell, else null).
+        has a run), settled (whether nothing is left to do for it: it finished, or failed for
+        good), run_id (that of a finished cell, else null).
     """
     tracked = context.tracked("pretraining")
     rows = []
@@ -98,6 +105,7 @@ def law_grid(context: StageContext, law: LawSpec) -> pl.DataFrame:
                 recurrence,
                 law.hold_out.covers(size, recurrence),
                 found is not None,
+                found is not None and found.settled,
                 found.run_id if found is not None and found.status == "FINISHED" else None,
             )
         )
@@ -107,6 +115,30 @@ def law_grid(context: StageContext, law: LawSpec) -> pl.DataFrame:
 def law_cells(context: StageContext, law: LawSpec) -> pl.DataFrame:
     """The finished cells of ``law_grid``."""
     return law_grid(context, law).filter(pl.col("run_id").is_not_null())
+
+
+def read_now(
+    context: StageContext, run_ids: Collection[str], cells: pl.DataFrame
+) -> frozenset[str]:
+    """Those runs of laws and predictions that have read no other runs than the cells have now.
+
+    A fingerprint tells a cell's settings, not its run: one that was deleted and trained again has
+    other points.
+
+    Args:
+        context: the stage's.
+        run_ids: of laws and predictions; what one has read, its tags say.
+        cells: with cell and run_id.
+    """
+    now = dict(cells.select("cell", "run_id").iter_rows())
+    tags = context.reader.tags(list(run_ids)).select("run_id", "key", "value")
+    stale = {
+        run_id
+        for run_id, key, value in tags.iter_rows()
+        for prefix in (INPUT_TAG, HELD_OUT_TAG)
+        if key.startswith(prefix) and now.get(key.removeprefix(prefix)) != value
+    }
+    return frozenset(run_ids) - stale
 
 
 def reads_steps(law: LawSpec) -> bool:

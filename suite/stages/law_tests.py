@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from suite.errors import InputError
+from suite.laws.fit import unidentified_symbols
 from suite.laws.forms import Form, get_form
 from suite.laws.held_out import Comparison, FitSettings, ablations, compare
 from suite.laws.splits import Split, by_first_share, by_level, leave_one_run_out
@@ -18,6 +19,12 @@ from suite.study import LawSpec, LawTest
 
 _SHARES = (0.25, 0.5, 0.75)
 _CELL_DIGITS = 12
+_HELD_OUT_VARIABLES: Mapping[LawTest, frozenset[str]] = {
+    "size": frozenset({"parameters", "parameters_once", "parameters_recurrent"}),
+    "recurrence": frozenset({"recurrence", "step"}),
+    "first": frozenset({"tokens"}),
+    "cell": frozenset(),  # of which no variable is the one
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +65,9 @@ def held_out_errors(
     for kind in law.tests:
         try:
             splits[kind] = make_splits(kind, points)
+            check_identified(kind, get_form(law.form), points, splits[kind])
         except InputError as error:
+            splits.pop(kind, None)
             left_out.append(_left_out(kind, error))
     metrics: dict[str, float] = {}
     done = 0
@@ -122,6 +131,35 @@ def make_splits(kind: LawTest, points: LawPoints) -> tuple[Split, ...]:
     levels, level = np.unique(values, return_inverse=True)
     found = by_level(f"pretraining.{kind}s", level[run].astype(np.float64))
     return _renamed(found, [f"{kind}:{name}" for name in levels])
+
+
+def check_identified(kind: LawTest, form: Form, points: LawPoints, splits: Sequence[Split]) -> None:
+    """See that what is left to fit tells the law's terms of the variable that is held out.
+
+    Where it does not, the law passes through the levels that are left in many ways, and its error
+    on the level that is held out says nothing of it.
+
+    Raises:
+        InputError: the points left do not identify such a term in any of the splits.
+    """
+    symbols = {
+        symbol.name
+        for term in form.terms
+        if _HELD_OUT_VARIABLES[kind] & set(term.variables)
+        for symbol in term.symbols
+    }
+    lost = [symbols & set(_unidentified_without(form, points, split)) for split in splits]
+    if splits and all(lost):
+        names = ", ".join(sorted(set().union(*lost)))
+        raise InputError(
+            f"the points that each of them leaves do not identify {names}; more {kind}s than such "
+            "a term has parameters must be left to fit"
+        )
+
+
+def _unidentified_without(form: Form, points: LawPoints, split: Split) -> tuple[str, ...]:
+    left = {name: column[~split.held_out] for name, column in points.variables.items()}
+    return unidentified_symbols(form, left)
 
 
 def _renamed(splits: tuple[Split, ...], names: list[str]) -> tuple[Split, ...]:

@@ -36,7 +36,7 @@ def run_pretraining(context: StageContext) -> None:
 
 
 def run_held_out_pretraining(context: StageContext) -> None:
-    """Train what is missing of the cells that the law holds out.
+    """Train what is missing of the cells that the law holds out, unless they are held back.
 
     Raises:
         InputError: if the corpus is too small for one sequence.
@@ -53,6 +53,7 @@ def _run_part(context: StageContext, *, held_out: bool) -> None:
         key: cell
         for key, cell in pretraining_cells(context.materials).items()
         if (law is not None and law.hold_out.covers(*key)) is held_out
+        and cell.fingerprint not in context.held_back
         and context.needs_work(cell, tracked.get(cell.fingerprint))
     }
     if not missing:

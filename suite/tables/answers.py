@@ -81,16 +81,20 @@ def _kept(found: Bootstrap | Fit, points: TablePoints) -> KeptLaw:
 
 
 def _last_points(points: TablePoints) -> list[LastPoint]:
-    """The last fitted point of each group; none where the law reads not both N and D."""
+    """The last fitted point of each group at each of its loops; none without both N and D.
+
+    A law of the loop step counts its steps as loops.
+    """
     fitted, group = points.fitted(), points.group[~points.held_out]
     if not {"parameters", "tokens"} <= fitted.keys():
         return []
     n, d = fitted["parameters"], fitted["tokens"]
-    loops = fitted.get("recurrence", np.ones(len(n)))
+    loops = fitted.get("recurrence", fitted.get("step", np.ones(len(n))))
     if (loops != np.rint(loops)).any():
         return []
-    order = np.lexsort((d, group))
-    last = order[np.append(np.diff(group[order]) != 0, True)]
+    order = np.lexsort((d, loops, group))
+    starts_another = (np.diff(group[order]) != 0) | (np.diff(loops[order]) != 0)
+    last = order[np.append(starts_another, True)]
     return [
         LastPoint(
             cell=points.groups[group[row]],
@@ -108,5 +112,5 @@ def _caveats(law: KeptLaw, place: Mapping[str, float]) -> tuple[str, ...]:
         law,
         parameters=place.get("parameters", 1.0),
         tokens=place.get("tokens", 1.0),
-        recurrence=place.get("recurrence", 1.0),
+        recurrence=place.get("recurrence", place.get("step", 1.0)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from suite.errors import InputError
@@ -52,7 +53,8 @@ def request_of(options: argparse.Namespace) -> FitRequest:
     group = options.group
     if options.from_mlflow is not None:
         group = group or "run_id"
-        if "tokens" in get_form(options.form).variables:
+        forms = [get_form(name) for name in (options.form, *options.compare)]
+        if any("tokens" in form.variables for form in forms):
             columns.setdefault("tokens", "step")
     return FitRequest(
         form=options.form,
@@ -63,14 +65,24 @@ def request_of(options: argparse.Namespace) -> FitRequest:
         hold_out=tuple(options.hold_out),
         drop_highest=options.drop_highest,
         final=options.final,
-        fixed=dict(options.fix),
+        fixed=_fixed(options.fix),
         huber_delta=options.delta,
         starts=options.starts,
         seed=options.seed,
         bootstrap=options.bootstrap,
         predict=tuple(options.predict),
         flops=options.flops,
+        profile=tuple(dict.fromkeys(options.profile)),
+        compare=tuple(options.compare),
     )
+
+
+def _fixed(given: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Values by symbol; the last of two would be taken silently."""
+    for position, (name, _) in enumerate(given):
+        if name in dict(given[:position]):
+            raise InputError(f"{name} is given twice; give each once", key="--fix")
+    return dict(given)
 
 
 def _table(options: argparse.Namespace, request: FitRequest) -> Table:

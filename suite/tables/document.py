@@ -11,7 +11,9 @@ import polars as pl
 
 import suite
 from suite.laws.allocation import Allocation
+from suite.laws.held_out import Comparison
 from suite.laws.intervals import Interval
+from suite.laws.profile import Profile
 from suite.tables.outcome import Outcome, residuals
 
 FORMAT = 1
@@ -56,6 +58,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
             "groups": len(set(points.group.tolist())) if points.grouped else None,
         },
         "starts": fit.num_starts,
+        "starts_in_best_direction": fit.num_tried,
         "agreeing_share": fit.agreeing_share,
         "condition_number": _finite(fit.condition_number),
         "errors": _plain(asdict(outcome.goodness)),
@@ -64,6 +67,8 @@ def document(outcome: Outcome) -> dict[str, Any]:
             for place, interval in outcome.answers.predictions
         ],
         "allocation": _allocation(outcome.answers.allocation),
+        "profiles": {found.symbol: _profile(found) for found in outcome.profiles},
+        "comparison": _comparison(outcome.comparison),
         "warnings": list(outcome.warnings),
     }
 
@@ -110,6 +115,29 @@ def _allocation(found: Allocation | None) -> dict[str, Any] | None:
         "tokens": _interval(best.tokens),
         "loss": _interval(best.loss),
         "at_end": best.at_end,
+    }
+
+
+def _profile(found: Profile) -> dict[str, Any]:
+    return {
+        "value": found.estimate,
+        "interval": [found.lower, found.upper],
+        "open": [found.lower_open, found.upper_open],
+        "level": found.level,
+    }
+
+
+def _comparison(found: Comparison | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "held_out": list(found.splits),
+        "mean_relative_error": {
+            law: {"pooled": float(pooled), "by_split": errors.tolist()}
+            for law, pooled, errors in zip(
+                found.laws, found.pooled_error, found.error_held_out, strict=True
+            )
+        },
     }
 
 

@@ -10,9 +10,12 @@ import numpy as np
 from suite.laws.fit import Fit, fit
 from suite.laws.forms import Form
 from suite.laws.goodness import Goodness, goodness
+from suite.laws.held_out import Comparison
+from suite.laws.profile import Profile, profile
 from suite.laws.repeated_data import fit_repeated
 from suite.tables.answers import Answers, answer
 from suite.tables.columns import Array
+from suite.tables.comparison import compare_forms
 from suite.tables.points import TablePoints, points_of
 from suite.tables.request import FitRequest
 from suite.tables.resampling import Intervals, fit_with_intervals
@@ -34,6 +37,8 @@ class Outcome:
         goodness: errors on fitted and held-out points.
         intervals: of the parameters, where they were asked for.
         answers: what the law says where it was asked.
+        profiles: profile intervals, of the parameters that they were asked for.
+        comparison: held-out errors of this law and others, where others are named.
         warnings: about the points, the fit, the intervals and the answers, in plain sentences.
     """
 
@@ -45,6 +50,8 @@ class Outcome:
     goodness: Goodness
     intervals: Intervals | None
     answers: Answers
+    profiles: tuple[Profile, ...]
+    comparison: Comparison | None
     warnings: tuple[str, ...]
 
     @property
@@ -71,10 +78,13 @@ def fit_table(table: Table, request: FitRequest, on_done: OnDone | None = None) 
     """
     form = request.law()
     points = points_of(table, request, form)
-    intervals = None
+    comparison = compare_forms(table, points, request)
+    intervals: Intervals | None = None
+    profiles: tuple[Profile, ...] = ()
     if request.bootstrap:
         found, intervals = fit_with_intervals(form, points, request, on_done)
         result, answers = found.fit, answer(found, points, request)
+        profiles = tuple(profile(found, symbol) for symbol in request.profile)
     else:
         result = _fit(form, points, request, on_done)
         answers = answer(result, points, request)
@@ -88,6 +98,8 @@ def fit_table(table: Table, request: FitRequest, on_done: OnDone | None = None) 
         goodness=goodness(points.loss, predicted, points.held_out),
         intervals=intervals,
         answers=answers,
+        profiles=profiles,
+        comparison=comparison,
         warnings=(
             *points.warnings,
             *result.warnings,

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from suite.corpora.filters import parse_filter
 from suite.errors import InputError
-from suite.laws.forms import VARIABLES, Form
+from suite.laws.forms import VARIABLES, Form, flat_term, get_form
 from suite.tables.columns import Array, held_out, keep, numbers
 from suite.tables.request import OPTIONS, FitRequest
 from suite.tables.sources import ROW, Table
@@ -70,8 +71,8 @@ def points_of(table: Table, request: FitRequest, form: Form) -> TablePoints:
 
     Raises:
         InputError: a column is absent; a value is no positive finite number (its row is
-            named); a variable has one level, or there are fewer points than parameters, of the
-            points left to fit.
+            named); a term's variables have one setting, or there are fewer points than
+            parameters, of the points left to fit.
     """
     table = keep(table, request.where)
     frame = table.frame
@@ -112,11 +113,12 @@ def _check_positive(table: Table, values: Array, column: str, option: str) -> No
     if not bad.any():
         return
     first = int(np.argmax(bad))
-    cure = f'correct them or leave them out with --where "{column} > 0"'
-    if np.isposinf(values[first]):
-        cure = f'correct them or leave them out with --where "{column} < 1e300"'
+    condition = f"{column} < 1e300" if np.isposinf(values[first]) else f"{column} > 0"
+    cure = f'correct them or leave them out with --where "{condition}"'
     if column not in table.columns:
         cure = "correct them or leave them out with --where"
+    elif not _is_filter(condition):
+        cure = "correct them, or rename the column to one word and leave them out with --where"
     raise InputError(
         f"{column} is {values[first]:g} in {table.place(table.frame[ROW][first])} "
         f"({int(bad.sum())} such row{'s' if bad.sum() > 1 else ''} of {len(values)}); a law needs "
@@ -125,9 +127,18 @@ def _check_positive(table: Table, values: Array, column: str, option: str) -> No
     )
 
 
+def _is_filter(text: str) -> bool:
+    try:
+        parse_filter(text, key="--where")
+    except InputError:
+        return False
+    return True
+
+
 def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:
     sentences = []
-    unread = [OPTIONS[name] for name in request.columns if name not in form.variables]
+    read = {*form.variables, *(name for law in request.compare for name in get_form(law).variables)}
+    unread = [OPTIONS[name] for name in request.columns if name not in read]
     if unread:
         verb = "are" if len(unread) > 1 else "is"
         sentences.append(f"{' and '.join(unread)} {verb} not read by the law {form.name}")
@@ -181,11 +192,15 @@ def _check_left(points: TablePoints, request: FitRequest, form: Form) -> None:
             f"{left} points are left to fit{after}, and the law {form.name!r} has {needed} "
             f"parameters; at least {needed} points are needed"
         )
-    for name, values in fitted.items():
-        if np.all(values == values[0]) and not request.fixed:
-            raise InputError(
-                f"{request.column(name)} ({name}) is {values[0]:g} in all {left} points that are "
-                f"left to fit{after}; the law {form.name!r} needs at least two levels of "
-                f"{VARIABLES[name].letter}",
-                key=OPTIONS[name],
-            )
+    flat = None if request.fixed else flat_term(form, fitted)
+    if flat is not None:
+        seen = [
+            f"{request.column(name)} ({name}) is {fitted[name][0]:g}" for name in flat.variables
+        ]
+        letters = ", ".join(VARIABLES[name].letter for name in flat.variables)
+        raise InputError(
+            f"{' and '.join(seen)} in all {left} points that are left to fit{after}; the law "
+            f"{form.name!r} needs at least two {'levels' if len(seen) == 1 else 'settings'} of "
+            f"{letters}",
+            key=OPTIONS[flat.variables[0]],
+        )

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from suite.laws.fit import Fit
 from suite.laws.intervals import Interval
 from suite.tables.outcome import Outcome
 from suite.terminal import shown
@@ -21,7 +22,7 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console.print(_parameters(outcome))
     for label, text in _facts(outcome):
         console.print(f"{label:<18}{_text(text)}", soft_wrap=True)
-    for sentence in _answers(outcome):
+    for sentence in [*_profiles(outcome), *_comparison(outcome), *_answers(outcome)]:
         console.print(_text(sentence), soft_wrap=True)
     for warning in outcome.warnings:
         console.print(f"warning: {_text(warning)}", soft_wrap=True)
@@ -62,7 +63,7 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
             f"{fit.num_points} fitted" + (f", {held_out} held out" if held_out else "") + groups,
         ),
         ("objective", f"{fit.objective:.10g} (Huber, delta {outcome.request.huber_delta:g})"),
-        ("starts agreeing", f"{fit.agreeing_share:.1%} of {fit.num_starts}"),
+        ("starts agreeing", _agreement(fit)),
         ("condition number", f"{fit.condition_number:.3g}"),
         (
             "errors",
@@ -79,6 +80,39 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
             )
         )
     return facts
+
+
+def _agreement(fit: Fit) -> str:
+    agreeing = f"{fit.agreeing_share:.1%} of {fit.num_tried}"
+    if fit.num_tried == fit.num_starts:
+        return agreeing
+    elsewhere = fit.num_starts - fit.num_tried
+    return f"{agreeing} in the best direction ({elsewhere} of {fit.num_starts} went in others)"
+
+
+def _profiles(outcome: Outcome) -> list[str]:
+    sentences = []
+    for found in outcome.profiles:
+        ends = [
+            f"{number(end)}{' (not ruled out beyond)' if is_open else ''}"
+            for end, is_open in ((found.lower, found.lower_open), (found.upper, found.upper_open))
+        ]
+        sentences.append(
+            f"profile of {found.symbol}: {number(found.estimate)}, {found.level:.0%} interval "
+            f"{' to '.join(ends)}"
+        )
+    return sentences
+
+
+def _comparison(outcome: Outcome) -> list[str]:
+    found = outcome.comparison
+    if found is None:
+        return []
+    errors = zip(found.laws, found.pooled_error, strict=True)
+    return [
+        f"held-out error, {', '.join(found.splits)}:",
+        *(f"  {law}: mean relative {error:.3%}" for law, error in errors),
+    ]
 
 
 def _answers(outcome: Outcome) -> list[str]:

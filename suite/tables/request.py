@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from suite.errors import InputError
-from suite.laws.forms import VARIABLES, Form, get_form
+from suite.laws.forms import VARIABLES, Form, check_plain, get_form
 
 OPTIONS: dict[str, str] = {
     "parameters": "--n",
@@ -42,6 +42,8 @@ class FitRequest:
         bootstrap: resamples of the groups, for intervals; 0 makes none.
         predict: points whose loss is asked for: values by variable, or by its column.
         flops: budget to spend in the best way, with C = 6 N D; none does not ask.
+        profile: parameters whose profile interval is asked for.
+        compare: other laws whose held-out errors are compared with this one's.
     """
 
     form: str = "chinchilla"
@@ -59,6 +61,8 @@ class FitRequest:
     bootstrap: int = 0
     predict: tuple[Mapping[str, float], ...] = ()
     flops: float | None = None
+    profile: tuple[str, ...] = ()
+    compare: tuple[str, ...] = ()
 
     def law(self) -> Form:
         """The law, once the request makes sense.
@@ -84,8 +88,15 @@ class FitRequest:
                 "data_constrained",
                 key="--fix",
             )
+        if self.fixed:
+            try:
+                check_plain(self.fixed)
+            except InputError as error:
+                raise InputError(f"{error}; repeat --fix NAME=VALUE", key="--fix") from None
         if self.bootstrap and repeats:
             raise InputError("there are no intervals for data_constrained yet", key="--bootstrap")
+        self._check_profile(form)
+        self._check_compare()
         self.places(form)
         if self.flops is not None and set(form.variables) != {"parameters", "tokens"}:
             raise InputError(
@@ -94,6 +105,34 @@ class FitRequest:
                 key="--flops",
             )
         return form
+
+    def _check_profile(self, form: Form) -> None:
+        if self.profile and not self.bootstrap:
+            raise InputError(
+                "the resamples say how far a profile may rise; give --bootstrap too",
+                key="--profile",
+            )
+        shapes = [symbol.name for term in form.terms for symbol in term.symbols[1:]]
+        allowed = ([form.constant.name] if form.constant else []) + shapes
+        for name in self.profile:
+            if name not in allowed:
+                raise InputError(
+                    f"{name!r} has no profile in {form.name!r}; there are {', '.join(allowed)}",
+                    key="--profile",
+                )
+
+    def _check_compare(self) -> None:
+        names = [get_form(name).name for name in (self.form, *self.compare)]
+        for position, name in enumerate(names if self.compare else ()):
+            if name == "data_constrained":
+                raise InputError("data_constrained cannot be compared yet", key="--compare")
+            if name in names[:position]:
+                raise InputError(f"the law {name} is given twice", key="--compare")
+            if self.final and "tokens" not in get_form(name).variables:
+                raise InputError(
+                    f"--final takes rows by tokens, which the law {name!r} does not read",
+                    key="--compare",
+                )
 
     def places(self, form: Form) -> tuple[dict[str, float], ...]:
         """The points of ``predict``, by variable.

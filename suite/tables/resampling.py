@@ -9,7 +9,13 @@ import numpy as np
 
 from suite.errors import InputError
 from suite.laws.forms import Form
-from suite.laws.intervals import Bootstrap, bootstrap
+from suite.laws.intervals import (
+    FEWEST_RESAMPLES,
+    FEWEST_RUNS,
+    Bootstrap,
+    bootstrap,
+    fewest_resamples,
+)
 from suite.tables.columns import Array
 from suite.tables.points import TablePoints
 from suite.tables.request import FitRequest
@@ -52,6 +58,15 @@ def fit_with_intervals(
         InputError: as ``bootstrap``; too few groups or resamples name their option.
     """
     kept = ~points.held_out
+    num_runs = len(np.unique(points.group[kept]))
+    if FEWEST_RUNS <= num_runs and FEWEST_RESAMPLES <= request.bootstrap:
+        needed = fewest_resamples(num_runs, _LEVEL)
+        if request.bootstrap < needed:
+            raise InputError(
+                f"got {request.bootstrap}; with {num_runs} groups fewer than two of them lie "
+                f"beyond each end of a {_LEVEL:.0%} interval, so give at least {needed}",
+                key="--bootstrap",
+            )
     try:
         found = bootstrap(
             form,
@@ -91,7 +106,7 @@ def _bands(found: Bootstrap, points: TablePoints) -> tuple[Array, Array]:
 
 
 def _warnings(found: Bootstrap, points: TablePoints) -> list[str]:
-    sentences = []
+    sentences = list(found.warnings)
     if found.converged_share < _MOST_CONVERGED:
         sentences.append(
             f"only {found.converged_share:.0%} of the resamples converged: the intervals are rough"

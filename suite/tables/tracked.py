@@ -5,11 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from suite.errors import InputError
-from suite.tables.sources import Table, from_frame
+from suite.tables.sources import ROW, Table, from_frame
 from suite.tracking.curves import live
 from suite.tracking.reader import Reader
 
 _RUN_COLUMNS = ("run_id", "name", "status", "kind")
+_TAKEN = (*_RUN_COLUMNS, "step", ROW)
 
 
 def tracked_table(reader: Reader, experiment: str, loss: str) -> Table:
@@ -17,7 +18,8 @@ def tracked_table(reader: Reader, experiment: str, loss: str) -> Table:
 
     Columns: ``run_id``, ``name``, ``status``, ``kind``; ``step``; every metric that was logged at
     the same steps, under its key; every param under its key, as numbers where all of its values
-    are. A metric hides a param of the same name, and both hide nothing of the run's columns.
+    are. A metric hides a param of the same name. One that is called as a column of the run is kept
+    as ``metric.step``, ``metric.name`` and so on.
 
     Args:
         reader: the store.
@@ -34,10 +36,13 @@ def tracked_table(reader: Reader, experiment: str, loss: str) -> Table:
         )
     run_ids = runs["run_id"].to_list()
     curves = live(reader.curves(run_ids)).select("run_id", "key", "step", "value")
+    curves = curves.with_columns(key=_renamed(curves["key"]))
     keys = curves["key"].unique().sort().to_list()
     if loss not in keys:
+        hint = f" (write {_column(loss)})" if _column(loss) in keys else ""
         raise InputError(
-            f"no run of {experiment!r} logged the metric {loss!r}; they logged {', '.join(keys)}",
+            f"no run of {experiment!r} logged the metric {loss!r}{hint}; they logged "
+            f"{', '.join(keys)}",
             key="--loss",
         )
     points = curves.filter(pl.col("key") == loss).select("run_id", "step", value="value")
@@ -57,9 +62,23 @@ def tracked_table(reader: Reader, experiment: str, loss: str) -> Table:
     return from_frame(experiment, frame, place)
 
 
+def _column(key: str) -> str:
+    """Column of a metric: its key, unless a column of the run is called so."""
+    return f"metric.{key}" if key in _TAKEN else key
+
+
+def _renamed(keys: pl.Series) -> pl.Series:
+    """Columns of metrics by their keys, no two alike."""
+    names = {key: _column(key) for key in keys.unique()}
+    for key in set(_TAKEN).intersection(names):
+        while names[key] in names:
+            names[key] = f"metric.{names[key]}"
+    return keys.replace_strict(names, return_dtype=pl.String) if names else keys
+
+
 def _params(reader: Reader, run_ids: list[str], taken: list[str]) -> pl.DataFrame:
     """Params as columns, one row a run; those that are numbers throughout become numbers."""
-    params = reader.params(run_ids).filter(~pl.col("key").is_in(taken))
+    params = reader.params(run_ids).filter(~pl.col("key").is_in([*taken, ROW]))
     if params.is_empty():
         return pl.DataFrame({"run_id": run_ids})
     wide = params.pivot("key", index="run_id", values="value")

@@ -149,6 +149,12 @@ def test_cells_that_lost_their_shape_are_named(
         read(texts, law_run())
 
 
+def test_a_cell_whose_run_was_deleted_is_named(texts: dict[str, dict[str, str]]) -> None:
+    del texts["two"]
+    with pytest.raises(SuiteError, match="run two, which law run law has read, was deleted; run "):
+        read(texts, law_run())
+
+
 def test_a_law_of_no_cells_is_refused() -> None:
     with pytest.raises(SuiteError, match="law run law names no pretraining cell"):
         read({}, law_run(cells=()))

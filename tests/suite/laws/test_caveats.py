@@ -72,6 +72,15 @@ def test_a_term_of_size_and_loops_is_trusted_at_fitted_pairs() -> None:
     assert sentence.startswith("the answer hangs on A, alpha, phi")
 
 
+def test_a_law_of_the_step_is_trusted_at_fitted_steps() -> None:
+    steps = law("looplm_stepwise", "E", "C", "gamma", "t3")
+    assert caveats(steps, **INSIDE) == ()
+    open_term, beyond = caveats(steps, **INSIDE | {"recurrence": 16})
+    assert open_term.startswith("the answer hangs on C, gamma, t3, which")
+    assert open_term.endswith("at other T than were fitted")
+    assert beyond == "no cell with T 16 was fitted, only with 2, 4, 8"
+
+
 def test_a_law_that_reads_no_recurrence_does_not_miss_one() -> None:
     assert caveats(law("chinchilla"), **INSIDE | {"recurrence": 16}) == ()
 

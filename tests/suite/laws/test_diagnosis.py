@@ -60,6 +60,10 @@ def test_a_sound_fit_has_no_warning(sound: Diagnosis) -> None:
             ],
         ),
         ({"terms": LOOPLM_TOTAL.directions[1]}, ["the loss grows with recurrence"]),
+        (
+            {"at_bounds": ("C",), "at_upper_bounds": ("C",)},
+            ["C of the term C/(T_m + t3)^gamma ended at the upper end of its range"],
+        ),
         # A vanished term grows with nothing.
         ({"terms": LOOPLM_TOTAL.directions[1], "at_bounds": ("C",)}, ["vanished"]),
     ],

@@ -11,8 +11,9 @@ from scipy.optimize import minimize
 
 from suite.errors import InputError
 from suite.laws._power import PowerTerm
+from suite.laws._search import _directions
 from suite.laws.fit import Fit, fit
-from suite.laws.forms import CHINCHILLA, LOOPLM_TOTAL, Form
+from suite.laws.forms import CHINCHILLA, LOOPLM_TOTAL, RECURRENCE_EQUIVALENCE, Form
 
 Columns = dict[str, np.ndarray]
 Grid = Callable[..., Columns]
@@ -236,6 +237,41 @@ def test_progress_counts_every_start(grid: Grid) -> None:
     fit(LOOPLM_TOTAL, columns, noisy(columns, 0.01), starts=9, on_start=seen.append)
     assert seen == sorted(set(seen))
     assert seen[-1] == 9
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_few_starts_try_a_rising_direction_too(starts: int, grid: Grid) -> None:
+    columns = grid(SIZES, [1, 2, 4, 8, 16], TOKENS[::3])
+    rising = TRUTH | {"C": 0.2, "gamma": -0.5, "t3": 0.0, "t1": 0.0, "t2": 0.0}
+    result = fit(LOOPLM_TOTAL, columns, LOOPLM_TOTAL.predict(rising, columns), starts=starts)
+    assert result.parameters["gamma"] < 0
+    assert (result.num_starts, result.num_tried) == (max(starts, 2), 1)
+
+
+@pytest.mark.parametrize("starts", range(4, 40))
+def test_every_direction_has_a_start(starts: int) -> None:
+    direction = _directions(starts, 4)
+    assert set(direction) == {0, 1, 2, 3}
+    assert (direction == 0).sum() >= (1 if starts < 8 else starts / 2)
+
+
+def test_sizes_may_differ_in_the_loop_alone(grid: Grid) -> None:
+    columns = grid([4e7, 9e7, 2e8, 6e8, 1.3e9], [1, 2, 4, 8], TOKENS[::3])
+    looped = columns.pop("parameters")
+    columns |= {"parameters_once": np.full(len(looped), 3e7), "parameters_recurrent": looped}
+    truth = {"E": 1.5, "A": 300.0, "alpha": 0.35, "phi": 0.46, "B": 900.0, "beta": 0.32}
+    loss = RECURRENCE_EQUIVALENCE.predict(truth, columns)
+    found = fit(RECURRENCE_EQUIVALENCE, columns, loss, starts=8)
+    assert found.parameters == pytest.approx(truth, rel=1e-5)
+    same = columns | {"parameters_recurrent": np.full(len(loss), 1e8)}
+    one = {name: values[columns["recurrence"] == 2] for name, values in same.items()}
+    with pytest.raises(
+        InputError, match=r"parameters_recurrent is 1e\+08 and recurrence is 2 in all"
+    ):
+        fit(RECURRENCE_EQUIVALENCE, one, loss[columns["recurrence"] == 2])
+    without = columns | {"recurrence": np.ones(len(loss))}
+    with pytest.raises(InputError, match="recurrence is 1 in every point, where phi"):
+        fit(RECURRENCE_EQUIVALENCE, without, loss)
 
 
 def test_columns_that_the_law_does_not_read_are_ignored(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ import polars as pl
 import pytest
 
 from suite.errors import InputError
+from suite.laws._drawn_levels import lost_warnings
 from suite.laws.fit import fit
 from suite.laws.forms import CHINCHILLA, LOOPLM_TOTAL
-from suite.laws.intervals import Bootstrap, bootstrap, percentile_band
+from suite.laws.intervals import Bootstrap, bootstrap, fewest_resamples, percentile_band
 
 Columns = dict[str, np.ndarray]
 SIZES = [53e6, 134e6, 374e6, 778e6, 1.36e9]
@@ -224,6 +226,51 @@ def test_impossible_bootstraps_are_refused(
     settings: dict[str, object] = {"run": RUN, "resamples": 100} | change
     with pytest.raises(InputError, match=message):
         bootstrap(LOOPLM_TOTAL, *curves, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def few_sizes(grid: Callable[..., Columns]) -> tuple[Columns, np.ndarray]:
+    """Three sizes, two runs of each, of five points: alpha hangs on all three."""
+    columns = by_size(grid([5e7, 3e8, 1.4e9], [2, 4], np.linspace(2e9, 2e10, 5)))
+    exact = 1.5 + 300 / columns["parameters"] ** 0.35 + 900 / columns["tokens"] ** 0.32
+    return columns, exact * np.exp(0.01 * np.random.default_rng(0).standard_normal(30))
+
+
+def test_resamples_that_lose_a_size_are_counted(few_sizes: tuple[Columns, np.ndarray]) -> None:
+    run = np.repeat(np.arange(6), 5)
+    found = bootstrap(CHINCHILLA, *few_sizes, run, starts=2, resamples=400)
+    # One size of three is not among six draws: 3 (2/3)^6 - 3 (1/3)^6 = 25.9 %.
+    share = 3 * (2 / 3) ** 6 - 3 * (1 / 3) ** 6
+    assert found.lost == {name: pytest.approx(share, abs=0.08) for name in ("E", "A", "alpha")}
+    weights, size = found.resamples.weights, few_sizes[0]["parameters"][found.search.order]
+    sizes = [len(np.unique(size[row[weights.run] > 0])) for row in weights.of_run]
+    assert found.lost["alpha"] == np.mean(np.array(sizes) < 3)
+    assert found.unidentified == ("E", "A", "alpha")
+    assert not found.interval("alpha").identified
+    assert found.interval("beta").identified
+    (warning,) = found.warnings
+    assert warning.startswith(f"in {found.lost['E']:.0%} of the resamples the drawn runs do not")
+    assert "identify E, A and alpha" in warning
+    assert "there are no intervals" in warning
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.05, None), (0.06, "are rough"), (0.2, "are rough"), (0.21, "are no")]
+)
+def test_lost_parameters_are_said_by_share(share: float, words: str | None) -> None:
+    found = lost_warnings({"C": share})
+    assert len(found) == (words is not None)
+    assert all(str(words) in sentence for sentence in found)
+
+
+def test_two_resamples_must_lie_beyond_an_end(looped: Bootstrap) -> None:
+    # 1.5985 % of the resamples lie beyond an end with 15 runs; see below.
+    assert fewest_resamples(15) == math.ceil(2 / 0.015985) == 126
+    assert fewest_resamples(100_000) == 100
+    assert looped.warnings == (
+        "100 resamples leave fewer than 2 beyond each end of a 95% interval over 15 runs, so its "
+        "ends hang on single draws: take at least 126",
+    )
 
 
 def test_unknown_parameters_and_levels_are_refused(looped: Bootstrap) -> None:

@@ -83,10 +83,12 @@ def test_a_fit_without_resamples_predicts_without_intervals(
 
 
 def test_what_is_not_identified_has_no_interval(found: Bootstrap, kept: KeptLaw) -> None:
-    # Three sizes and three parameters spent on them, E among these: just identified.
-    assert kept.unidentified == found.unidentified == ()
+    # Three sizes and three parameters spent on them, E among these: just identified, but not in
+    # resamples that drew no run of some size.
+    assert kept.unidentified == found.unidentified == ("E", "A", "alpha")
     other = replace(kept, unidentified=("alpha",))
     assert not other.interval("alpha").identified
+    assert other.interval("E").identified
     assert other.interval("beta") == kept.interval("beta")
     with pytest.raises(InputError, match="'gamma' is no parameter of 'chinchilla'"):
         kept.interval("gamma")

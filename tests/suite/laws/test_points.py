@@ -133,6 +133,30 @@ def test_no_usable_run_is_a_failure_of_the_study() -> None:
     assert e.value.exit_code == 1
 
 
+def test_no_cells_at_all_is_a_failure_with_its_cure() -> None:
+    with pytest.raises(SuiteError, match="no cells to fit the law to; run the pretraining"):
+        prepare_points(cells(), curves(), PLAIN)
+
+
+def test_cells_that_are_held_out_are_not_counted_as_broken() -> None:
+    one = TWO.with_columns(held_out=pl.col("run_id") == "b")
+    with pytest.raises(SuiteError, match="none of the 1 cells has a finite"):
+        prepare_points(one, curves(a=[(100, math.nan)], b=falling(20)), PLAIN)
+
+
+def test_sizes_that_differ_in_layers_alone_may_be_held_out() -> None:
+    table = SIX.with_columns(
+        looped=pl.col("parameters") - 500,
+        held_out=(pl.col("parameters") == 4000) | (pl.col("recurrence") == 4),
+    )
+    logged = curves(**{run: falling(20) for run in SIX["run_id"]})
+    found = prepare_points(table, logged, LawSpec(form="recurrence_equivalence", fit_from=0.0))
+    assert set(found.parameters_once) == {500.0}
+    table = table.with_columns(held_out=pl.col("run_id") != "r10002")
+    with pytest.raises(InputError, match="two such settings; hold out fewer"):
+        prepare_points(table, logged, LawSpec(form="recurrence_equivalence", fit_from=0.0))
+
+
 def test_a_loss_that_is_not_positive_is_refused_by_run_and_tokens() -> None:
     logged = curves(a=falling(3), b=[(100, 0.5), (200, -0.25)])
     with pytest.raises(InputError, match=r"is -0.25 at 200 tokens of run b") as e:

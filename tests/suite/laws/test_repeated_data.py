@@ -109,7 +109,15 @@ def test_order_and_units_of_points_change_nothing(columns: Columns, noisy: np.nd
     )
     assert other.objective == pytest.approx(plain.objective, rel=1e-8)
     for name in ("E", "alpha", "beta", "R_D", "R_N"):
-        assert other.parameters[name] == pytest.approx(plain.parameters[name], rel=1e-5)
+        assert other.parameters[name] == pytest.approx(plain.parameters[name], rel=1e-8)
+
+
+def test_mixed_units_and_repeated_points_are_named(columns: Columns, noisy: np.ndarray) -> None:
+    odd = {name: np.append(values, values[0]) for name, values in columns.items()}
+    odd["parameters"][5] = 130.0
+    found = fit_repeated(odd, np.append(noisy, noisy[0]), plain=PLAIN, starts=2)
+    assert "parameters goes down to 130: below 1,000" in " ".join(found.warnings)
+    assert found.warnings[-1].startswith("1 points repeat another point exactly")
 
 
 def test_models_that_suit_their_data_do_not_tell_r_n() -> None:
@@ -127,7 +135,10 @@ def test_models_that_suit_their_data_do_not_tell_r_n() -> None:
         ({"unique_tokens": 1e15}, None, "no point repeats its data .* fit the law 'chinchilla'"),
         ({"parameters": 1e9}, None, r"parameters is 1e\+09 in all 90 points"),
         ({"tokens": np.nan}, None, r"tokens is nan in row 0"),
-        ({}, {"E": 1.0}, r"also needs the parameters \['A', 'alpha', 'B', 'beta'\]"),
+        ({}, {"E": 1.0}, "got no A, alpha, B, beta; the plain law is fixed as a whole"),
+        ({}, PLAIN | {"R_D": 5.0}, "got 'R_D', which it has not; .* each of E, A, alpha, B, beta"),
+        ({}, PLAIN | {"alpha": -0.3}, "alpha is -0.3; it must be positive and finite"),
+        ({}, PLAIN | {"B": math.inf}, "B is inf; it must be positive"),
     ],
 )
 def test_impossible_fits_are_refused(

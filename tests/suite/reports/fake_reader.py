@@ -12,6 +12,7 @@ from suite.tracking.curves import Attempt
 
 RUN_COLUMNS = {
     "run_id": pl.String,
+    "study": pl.String,
     "name": pl.String,
     "kind": pl.String,
     "cell": pl.String,
@@ -34,7 +35,7 @@ _EPOCH = 1_790_000_000_000
 
 @dataclass
 class FakeReader:
-    """Runs of one study, kept in lists; what a test changes, the reader shows."""
+    """Runs of one study and of others, kept in lists; what a test changes, the reader shows."""
 
     study: str = "demo"
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -53,6 +54,7 @@ class FakeReader:
         tags: Mapping[str, str] | None = None,
         run_id: str | None = None,
         start: int | None = None,
+        study: str | None = None,
     ) -> str:
         number = len(self.rows) + 1
         run_id = run_id or f"{number:032x}"
@@ -63,6 +65,7 @@ class FakeReader:
         self.rows.append(
             {
                 "run_id": run_id,
+                "study": study,
                 "name": name,
                 "kind": kind,
                 "cell": cell or f"{number:08x}" * 2,
@@ -127,8 +130,9 @@ class FakeReader:
         (found,) = [row["run_id"] for row in self.rows if row["name"] == name]
         return str(found)
 
-    def runs(self, study: str) -> pl.DataFrame:
-        rows = self.rows if study == self.study else []
+    def runs(self, study: str | None) -> pl.DataFrame:
+        everywhere = [{**row, "study": row["study"] or self.study} for row in self.rows]
+        rows = [row for row in everywhere if study in (None, row["study"])]
         return pl.DataFrame(rows, schema=RUN_COLUMNS).sort("start_time", "run_id")
 
     def params(self, run_ids: Sequence[str]) -> pl.DataFrame:

@@ -81,7 +81,7 @@ def predict(reader: Any, law: str, *, name: str = PREDICTED, ago: int = 25_000) 
         },
     )
     reader.rows[-1]["end_time"] = start + 10_000
-    wanted = {f"predicted/{cell}" for cell in held_out}
+    wanted = {f"predicted/{cell}{end}" for cell in held_out for end in ("", "/lower", "/upper")}
     for point in [point for point in reader.points if point["run_id"] == law]:
         key = point["key"]
         of_the_law = key.count("/") == 1 and key.startswith("law/")

@@ -160,6 +160,21 @@ def measured_before_by_another_run(scene: Scene) -> None:
     )
 
 
+def measured_before_in_another_study(scene: Scene) -> None:
+    scene.reader.add(
+        "pretraining", "elsewhere", cell=scene.fingerprint, status="KILLED", start=5, study="other"
+    )
+
+
+def measured_before_with_other_settings(scene: Scene) -> None:
+    scene.reader.add(
+        "pretraining",
+        "an earlier go",
+        start=5,
+        params={"size.name": "medium", "recurrence": 4, "parameters.total": 172_673, "tokens": 5},
+    )
+
+
 def fitted_to_the_cell(scene: Scene) -> None:
     scene.tags(scene.prediction)[f"suite.input.{scene.fingerprint}"] = "f" * 32
 
@@ -185,7 +200,7 @@ def input_went_on(scene: Scene) -> None:
 
 
 def other_parameter(scene: Scene) -> None:
-    scene.reader.point(scene.prediction, "law/alpha", 0)["value"] *= 1 + 1e-8
+    scene.reader.point(scene.prediction, "law/alpha", 0)["value"] *= 1 + 1e-6
 
 
 def parameter_missing_there(scene: Scene) -> None:
@@ -215,6 +230,20 @@ def other_curve(scene: Scene) -> None:
     scene.reader.point(law, f"predicted/{scene.fingerprint}", 500_000)["value"] *= 1.00001
 
 
+def interval_made_later(scene: Scene) -> None:
+    for end in ("lower", "upper"):
+        scene.drop(scene.prediction, f"predicted/{scene.fingerprint}/{end}")
+
+
+def interval_taken_away(scene: Scene) -> None:
+    scene.drop(scene.reader.run_named(LAW), f"predicted/{scene.fingerprint}/upper")
+
+
+def wider_interval(scene: Scene) -> None:
+    law = scene.reader.run_named(LAW)
+    scene.reader.point(law, f"predicted/{scene.fingerprint}/upper", 1_000_000)["value"] *= 1.001
+
+
 def nothing_drawn(scene: Scene) -> None:
     scene.drop(scene.reader.run_named(LAW), f"predicted/{scene.fingerprint}")
 
@@ -239,18 +268,30 @@ REFUSED: dict[str, tuple[Callable[[Scene], None], str]] = {
     "no start": (without_start, "does not say when the run of the cell began"),
     "no points": (without_points, "does not say when the first point of the cell was logged"),
     "another run": (measured_before_by_another_run, "had measured the same cell before"),
+    "another study": (
+        measured_before_in_another_study, "had measured the same cell in the study 'other' before"
+    ),
+    "other settings": (
+        measured_before_with_other_settings,
+        "had measured the same size and T_m with other settings before the prediction",
+    ),
     "fitted to the cell": (fitted_to_the_cell, "was fitted to this very cell"),
     "fitted to the run": (fitted_to_the_run, "was fitted to this very cell"),
     "fitted to nothing": (fitted_to_nothing, "does not say which runs it was fitted to"),
     "input gone": (input_gone, f"the points of run {'f' * 32}, which the prediction was fitted to"),
     "input went on": (input_went_on, "but the prediction began at 2026-"),
-    "other parameter": (other_parameter, "alpha is 0.31 in the law drawn here and was 0.31000000"),
+    "other parameter": (other_parameter, "alpha is 0.31 in the law drawn here and was 0.310000"),
     "parameter missing there": (parameter_missing_there, "law of the prediction has no alpha"),
     "parameter missing here": (parameter_missing_here, "the drawn law has no alpha"),
     "parameters missing": (parameters_missing, "the law drawn here has no parameters on record"),
     "curve missing": (curve_missing, "no predicted curve of this cell is on record"),
     "end missing": (end_missing, "no prediction for 1000000 tokens, where the curve ends, is on"),
     "other curve": (other_curve, "at 500000 tokens "),
+    "interval made later": (
+        interval_made_later, "is drawn here, and nothing was predicted as the lower end of the int"
+    ),
+    "interval taken away": (interval_taken_away, " tokens nothing is drawn here, and "),
+    "wider interval": (wider_interval, "was predicted as the upper end of the interval"),
     "nothing drawn": (nothing_drawn, "no predicted curve of this cell is drawn"),
 }  # fmt: skip
 
@@ -273,7 +314,26 @@ def test_one_forged_cell_leaves_the_mark_of_the_other(scene: Scene) -> None:
 
 
 def test_parameters_may_differ_in_their_last_digits(scene: Scene) -> None:
-    scene.reader.point(scene.prediction, "law/alpha", 0)["value"] *= 1 + 1e-10
+    scene.reader.point(scene.prediction, "law/alpha", 0)["value"] *= 1 + 1e-8
+    assert scene.judgements()[CELL].blind
+
+
+def test_parameters_that_are_not_identified_may_differ(scene: Scene) -> None:
+    scene.reader.point(scene.prediction, "law/B", 0)["value"] = 123.0
+    assert scene.judgements()[CELL].blind
+    scene.tags(scene.reader.run_named(LAW))["suite.law.unidentified"] = "[]"
+    assert scene.judgements()[CELL].words == (
+        "B is 9.0 in the law drawn here and was 123.0 in the prediction"
+    )
+
+
+def test_runs_that_began_after_the_prediction_take_nothing_away(scene: Scene) -> None:
+    late = scene.row(scene.cell)["start_time"] + 5
+    cell = scene.fingerprint
+    scene.reader.add("pretraining", "again", cell=cell, status="FAILED", start=late, study="other")
+    # of another study, which may call anything "medium"
+    size = {"size.name": "medium", "recurrence": 4}
+    scene.reader.add("pretraining", "namesake", start=5, params=size, study="other")
     assert scene.judgements()[CELL].blind
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from pathlib import Path
@@ -83,11 +84,12 @@ def test_held_out_cells_give_measured_and_predicted_and_the_mark(judged: Any) ->
     steps = range(100_000, 1_000_001, 50_000)  # what the fit leaves out is left out here too
     real = [reader.point(run, "train/total_loss", step)["value"] for step in steps]
     predicted = [reader.point(law, f"predicted/{cell}", step)["value"] for step in steps]
-    errors = [one / other - 1 for one, other in zip(real, predicted, strict=True)]
+    errors = [other / one - 1 for one, other in zip(real, predicted, strict=True)]
     table = tables(judged)["held-out cells"]
     assert table.labels == ("medium Tm=2", "medium Tm=4")
     assert row(table, "medium Tm=4") == {
         "cell": "medium Tm=4",
+        "status": "FINISHED",
         "tokens": "1,000,000",
         "measured": f"{real[-1]:.4g}",
         "predicted": f"{predicted[-1]:.4g}",
@@ -100,7 +102,44 @@ def test_held_out_cells_give_measured_and_predicted_and_the_mark(judged: Any) ->
         "cell began": "2026-09-21 14:17:19.999 UTC",
         "prediction run": reader.run_named(PREDICTED),
         "run": run,
+        "remark": DASH,
     }
+
+
+def test_predicted_cells_are_listed_however_they_ended(judged: Any) -> None:
+    reader = judged.reader
+    run, law = reader.run_named("pretrain medium Tm=4"), reader.run_named(LAW)
+    (cell,) = [row for row in reader.rows if row["run_id"] == run]
+    cell["status"] = "FAILED"
+    reader.texts[run]["tags"]["suite.failure"] = "diverged at 600,000 tokens"
+    del reader.texts[law]["tags"][f"suite.held_out.{cell['cell']}"]  # a law reads what finished
+    prediction = reader.texts[reader.run_named(PREDICTED)]["tags"]
+    prediction["suite.predicts.0123456789abcdef"] = "true"
+    table = tables(judged)["held-out cells"]
+    assert table.labels == ("medium Tm=2", "medium Tm=4", "cell 0123456789abcdef")
+    found = row(table, "medium Tm=4")
+    assert found["status"] == "FAILED: diverged at 600,000 tokens"
+    assert found["prediction"] == "not blind: the law of this report has not read the cell"
+    assert row(table, "cell 0123456789abcdef")["status"] == "not begun"
+    reader.texts[law]["tags"][f"suite.input.{cell['cell']}"] = run
+    found = row(tables(judged)["held-out cells"], "medium Tm=4")
+    assert found["prediction"] == "not blind: the law of this report was fitted to the cell"
+    reader.rows[-1]["status"] = "RUNNING"  # the prediction, which counts when it is over
+    assert tables(judged)["held-out cells"].labels == ("medium Tm=2",)
+
+
+def test_what_a_prediction_hangs_on_is_a_remark(judged: Any, tmp_path: Path) -> None:
+    reader = judged.reader
+    (cell,) = [row["cell"] for row in reader.rows if row["name"] == "pretrain medium Tm=4"]
+    tags = reader.texts[reader.run_named(LAW)]["tags"]
+    tags["suite.law.caveats"] = json.dumps({"it hangs on C": [cell], "and on t": [cell]})
+    table = tables(judged)["held-out cells"]
+    assert row(table, "medium Tm=4")["remark"] == "it hangs on C; and on t"
+    assert row(table, "medium Tm=2")["remark"] == DASH
+    report = build_report(reader, "demo", ["pareto"], tmp_path / "out")
+    assert verify(reader, "demo", report.manifest_path).ok
+    tags["suite.law.caveats"] = "[]"
+    assert [left.name for left in read_tracked(reader, "demo").left_out] == [LAW]
 
 
 def test_held_out_cells_without_a_prediction_run_say_so(demo: Any) -> None:

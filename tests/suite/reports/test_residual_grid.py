@@ -20,18 +20,18 @@ def display(maker: Any) -> ResidualGridDisplay:
 
 
 def by_hand(maker: Any, name: str) -> tuple[list[int], list[float]]:
-    """Steps in the window of the fit, and measured over predicted loss less 1, in per cent."""
+    """Steps in the window of the fit, and predicted over measured loss less 1, in per cent."""
     run, law = maker.reader.run_named(name), maker.reader.run_named(LAW)
     (cell,) = [row["cell"] for row in maker.reader.rows if row["run_id"] == run]
     steps = list(range(100_000, 1_000_001, 50_000))
     return steps, [
-        100 * (maker.reader.point(run, "train/total_loss", step)["value"]
-               / maker.reader.point(law, f"predicted/{cell}", step)["value"] - 1)
+        100 * (maker.reader.point(law, f"predicted/{cell}", step)["value"]
+               / maker.reader.point(run, "train/total_loss", step)["value"] - 1)
         for step in steps
     ]  # fmt: skip
 
 
-def test_drawn_points_are_measured_over_predicted_less_one(demo: Any) -> None:
+def test_drawn_points_are_predicted_over_measured_less_one(demo: Any) -> None:
     for ax, name in zip(
         display(demo).plot().axes,
         [f"pretrain {size} Tm={t}" for t in (2, 4) for size in ("small", "medium")],
@@ -54,7 +54,9 @@ def test_places_and_scales_are_those_of_a_grid(demo: Any) -> None:
     (limits,) = {ax.get_ylim() for ax in axes}
     assert limits[0] == -limits[1]
     assert len({ax.get_xlim() for ax in axes}) == 1
-    assert {(ax.get_xlabel(), ax.get_ylabel()) for ax in axes} == {("Tokens(M)", "Residual (%)")}
+    assert {(ax.get_xlabel(), ax.get_ylabel()) for ax in axes} == {
+        ("Tokens(M)", "Relative error (%)")
+    }
 
 
 def test_held_out_cells_differ_in_colour_and_marker_and_in_the_legend(demo: Any) -> None:

@@ -36,7 +36,7 @@ pretraining:
     - {name: small, num_hidden_layers: 1, hidden_size: 32}
     - {name: medium, num_hidden_layers: 1, hidden_size: 64}
     - {name: large, num_hidden_layers: 2, hidden_size: 96}
-  recurrences: [1, 2, 4]
+  recurrences: [1, 2, 4, 8]
   tokens: 15_200
   sequence_length: 32
   batch_size: 16

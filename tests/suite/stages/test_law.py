@@ -16,11 +16,13 @@ from suite.laws.kept import KeptLaw
 from suite.stages.context import StageContext
 from suite.stages.law import law_cell, run_law
 from suite.stages.law_points import law_cells, read_points
+from suite.stages.pretraining import run_held_out_pretraining, run_pretraining
 from suite.stopping import StopRequested
 from suite.study import LawSpec
 from suite.tracking.home import Home
 from tests.suite.stages.grids import (
     TRUTH,
+    FakeTraining,
     all_cells,
     context_of,
     copied,
@@ -30,13 +32,15 @@ from tests.suite.stages.grids import (
     runs_of,
     said,
     tags_of,
+    training,
     true_loss,
 )
 
-__all__ = ["all_cells", "fitted_cells"]  # fixtures
+__all__ = ["all_cells", "fitted_cells", "training"]  # fixtures
 
 LAWS = ("full", "without_parameters", "without_tokens", "without_recurrence", "without_constant")
 NO_TESTS = "law.tests=[]"
+THREE_RECURRENCES = "pretraining.recurrences=[1, 2, 4]"
 
 
 @pytest.fixture
@@ -78,8 +82,7 @@ def test_everything_that_readers_are_promised_is_tracked(home: Home) -> None:
     measured = at_zero(context, run_id)
     fitted = law_cells(context, spec_of(context)).filter(~pl.col("held_out"))["cell"]
     splits = {
-        "size": ["size:tiny", "size:small", "size:medium"],
-        "recurrence": ["recurrence:1", "recurrence:2", "recurrence:4"],
+        "recurrence": ["recurrence:1", "recurrence:2", "recurrence:4", "recurrence:8"],
         "first": ["first:0.25", "first:0.5", "first:0.75"],
         "cell": [f"cell:{cell[:12]}" for cell in fitted],
     }
@@ -101,7 +104,11 @@ def test_everything_that_readers_are_promised_is_tracked(home: Home) -> None:
     }
     assert (measured["law/resamples"], measured["law/converged_share"]) == (100, 1.0)
     assert json.loads(tags_of(context, run_id)["suite.law.unidentified"]) == []
-    assert warnings_of(context, run_id) == []
+    assert tags_of(context, run_id)["suite.law.caveats"] == "{}"
+    assert warnings_of(context, run_id) == [
+        "held-out tests by size were left out: the points that each of them leaves do not identify "
+        "A, alpha; more sizes than such a term has parameters must be left to fit"
+    ]
     errors = [measured[f"law/held_out/{name}/full/mean_relative_error"] for name in splits["cell"]]
     assert 0.001 < min(errors) < max(errors) < 0.03
     assert measured["law/held_out/cell/full/pooled_error"] == pytest.approx(np.mean(errors))
@@ -176,7 +183,7 @@ def test_intervals_are_those_of_a_bootstrap_over_runs(home: Home) -> None:
 
 
 def test_a_law_is_kept_with_where_it_was_fitted(home: Home) -> None:
-    context = context_of(home, NO_TESTS)
+    context = context_of(home, NO_TESTS, THREE_RECURRENCES)
     run_law(context)
     run_id = only_law(context)
     kept = kept_law(context, run_id)
@@ -196,7 +203,7 @@ def test_a_law_is_kept_with_where_it_was_fitted(home: Home) -> None:
 
 
 def test_what_points_do_not_identify_has_no_interval(home: Home) -> None:
-    context = context_of(home, NO_TESTS, "law.form=looplm_total")
+    context = context_of(home, NO_TESTS, "law.form=looplm_total", THREE_RECURRENCES)
     run_law(context)
     run_id = only_law(context)
     unidentified = json.loads(tags_of(context, run_id)["suite.law.unidentified"])
@@ -216,7 +223,7 @@ def test_what_points_do_not_identify_has_no_interval(home: Home) -> None:
     ],
 )
 def test_a_law_without_intervals_says_why(edits: list[str], reason: str, home: Home) -> None:
-    context = context_of(home, NO_TESTS, *edits)
+    context = context_of(home, NO_TESTS, THREE_RECURRENCES, *edits)
     run_law(context)
     run_id = only_law(context)
     measured = at_zero(context, run_id)
@@ -238,17 +245,23 @@ def test_tests_that_the_grid_does_not_allow_are_left_out_and_named(home: Home) -
     )
     run_law(context)
     run_id = only_law(context)
-    (warning,) = [text for text in warnings_of(context, run_id) if "left out" in text]
-    assert warning.startswith(
-        "held-out tests by recurrence were left out: pretraining.recurrences has 2 levels"
-    )
-    assert f"note    {warning}" in said(context)
+    warnings = [text for text in warnings_of(context, run_id) if "left out" in text]
+    for warning, start in zip(
+        warnings,
+        (
+            "held-out tests by size were left out: the points that each of them leaves do not",
+            "held-out tests by recurrence were left out: pretraining.recurrences has 2 levels",
+        ),
+        strict=True,
+    ):
+        assert warning.startswith(start)
+        assert f"note    {warning}" in said(context)
     keys = {key for key in at_zero(context, run_id) if key.endswith("/pooled_error")}
-    assert keys == {f"law/held_out/{kind}/full/pooled_error" for kind in ("size", "first")}
+    assert keys == {f"law/held_out/{kind}/full/pooled_error" for kind in ("first",)}
 
 
 def test_held_out_cells_take_no_part_in_the_tests(home: Home) -> None:
-    quick = ("law.tests=[size]", "law.ablations=false", "law.resamples=0")
+    quick = ("law.tests=[cell]", "law.ablations=false", "law.resamples=0")
     context = context_of(home, *quick)
     run_law(context)
     before = at_zero(context, only_law(context))
@@ -256,9 +269,27 @@ def test_held_out_cells_take_no_part_in_the_tests(home: Home) -> None:
     run_law(again)
     assert len(runs_of(again, "law")) == 2
     newest = at_zero(again, runs_of(again, "law")[-1]["run_id"])
-    key = "law/held_out/size:small/full/mean_relative_error"
-    assert newest[key] != before[key]
-    assert not [key for key in before if "size:large" in key]
+    names = {row["cell"][:12]: row["name"] for row in runs_of(again, "pretraining")}
+    keys = [key for key in newest if key.startswith("law/held_out/cell:")]
+    assert set(keys) < set(before)
+    assert all(newest[key] != before[key] for key in keys)
+    tested = {names[key.split(":")[1][:12]] for key in before if "/cell:" in key}
+    assert len(tested) == 12
+    assert not [name for name in tested if "large" in name]
+
+
+def test_predictions_that_hang_on_what_is_not_identified_have_no_interval(home: Home) -> None:
+    context = context_of(home, NO_TESTS, "law.hold_out={recurrences: [4, 8]}")
+    run_law(context)
+    run_id = only_law(context)
+    ((sentence, cells),) = json.loads(tags_of(context, run_id)["suite.law.caveats"]).items()
+    assert sentence.startswith("the answer hangs on C, gamma, which the points do not identify")
+    grid = law_cells(context, spec_of(context))
+    assert sorted(cells) == sorted(grid.filter(pl.col("held_out"))["cell"])
+    logged = points_of(context, run_id)
+    for cell, held_out in grid.select("cell", "held_out").iter_rows():
+        assert f"predicted/{cell}" in logged
+        assert (f"predicted/{cell}/lower" in logged) is not held_out
 
 
 @pytest.mark.parametrize(
@@ -308,8 +339,7 @@ def test_a_law_of_the_loop_step_is_fitted_to_the_losses_of_all_steps(home: Home)
     assert params_of(context, run_id)["metric"] == "train/loss_at_step/4"
     measured = at_zero(context, run_id)
     assert {key for key in measured if key.endswith("/pooled_error")} == {
-        f"law/held_out/{kind}/{law}/pooled_error"
-        for kind in ("size", "first")
+        f"law/held_out/first/{law}/pooled_error"
         for law in ("full", "without_parameters", "without_tokens", "without_step",
                     "without_constant")
     }  # fmt: skip
@@ -332,6 +362,27 @@ def test_a_fitted_law_is_not_fitted_again(home: Home) -> None:
     run_law(context_of(home, NO_TESTS))
     assert only_law(context) == run_id
     assert tags_of(context, run_id)["suite.attempts"] == "1"
+
+
+@pytest.mark.parametrize("name", ["pretrain small Tm=2", "pretrain large Tm=2"])
+def test_a_law_that_read_a_deleted_run_is_fitted_again(
+    name: str, home: Home, training: FakeTraining
+) -> None:
+    edits = (NO_TESTS, "law.resamples=0")
+    run_law(context_of(home, *edits))
+    context = context_of(home, *edits)
+    (cell,) = [row for row in runs_of(context, "pretraining") if row["name"] == name]
+    context.store.delete_run(cell["run_id"])
+    for stage in (run_pretraining, run_held_out_pretraining, run_law, run_law):
+        stage(context)
+    assert training.trained == [name]
+    old, new = runs_of(context, "law")
+    assert (old["cell"], old["status"], new["status"]) == (new["cell"], "FINISHED", "FINISHED")
+    kind = "held_out" if "large" in name else "input"
+    before, after = (
+        tags_of(context, run["run_id"])[f"suite.{kind}.{cell['cell']}"] for run in (old, new)
+    )
+    assert before == cell["run_id"] != after
 
 
 def test_a_signal_stops_the_stage_within_its_fits_and_it_goes_on_later(

@@ -21,14 +21,14 @@ def test_a_loss_that_is_asked_for_has_the_interval_of_the_bootstrap(
     suite_fit: SuiteFit, runs_csv: Path, runs: pl.DataFrame, tmp_path: Path
 ) -> None:
     code, text, err = suite_fit(
-        runs_csv, *FEW, "--group", "run", "--bootstrap", 100,
+        runs_csv, *FEW, "--group", "run", "--bootstrap", 400,
         "--predict", "params=2e9,tokens=40B", "--predict", "tokens=1e10,parameters=2e8",
         "--out", tmp_path / "fit",
     )  # fmt: skip
     assert code == 0, err
     columns = {"parameters": runs["params"].to_numpy(), "tokens": runs["tokens"].to_numpy()}
     loss, run = runs["loss"].to_numpy(), runs["run"].to_numpy()
-    expected = bootstrap(CHINCHILLA, columns, loss, run, starts=4, resamples=100)
+    expected = bootstrap(CHINCHILLA, columns, loss, run, starts=4, resamples=400)
     band = expected.predict({"parameters": np.array([2e9, 2e8]), "tokens": np.array([4e10, 1e10])})
     ends = f"{band.estimate[0]:.7g} (95% interval {band.lower[0]:.7g} to {band.upper[0]:.7g})"
     assert f"loss at params 2000000000, tokens 4e+10: {ends}" in text

@@ -17,6 +17,9 @@ from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, LOOPLM_TOTAL
 
 SuiteFit = Callable[..., tuple[int, str, str]]
 FEW = ("--n", "params", "--starts", 4)
+ALL_FIXED = tuple(
+    word for name in ("E", "A", "alpha", "B", "beta") for word in ("--fix", f"{name}=1")
+)
 
 
 @dataclass(frozen=True)
@@ -146,14 +149,21 @@ def test_a_factor_brings_units_together(
 @pytest.mark.usefixtures("plain_figures")
 def test_intervals_are_asked_for(suite_fit: SuiteFit, runs_csv: Path, tmp_path: Path) -> None:
     code, text, _ = suite_fit(
-        runs_csv, *FEW, "--group", "run", "--bootstrap", 100, "--out", tmp_path / "fit"
+        runs_csv, *FEW, "--group", "run", "--bootstrap", 400, "--out", tmp_path / "fit"
     )
     assert code == 0
     assert "95% interval" in text
     found = json.loads((tmp_path / "fit" / "fit.json").read_text())
-    for entry in found["parameters"].values():
+    for name in ("B", "beta"):
+        entry = found["parameters"][name]
         low, high = entry["interval"]
         assert low <= entry["value"] <= high
+    # A quarter of the draws of six runs miss one of the three sizes.
+    assert [found["parameters"][name]["interval"] for name in ("E", "A", "alpha")] == [
+        [None, None]
+    ] * 3
+    assert "the drawn runs do not identify E, A and alpha" in text
+    assert text.count("not identified") == 3
     points = pl.read_csv(tmp_path / "fit" / "points.csv")
     assert (points["lower"] <= points["predicted"]).all()
     assert (points["predicted"] <= points["upper"]).all()
@@ -231,6 +241,16 @@ def test_repeated_data_from_the_command_line(
         ({}, ("--delta", "0"), "'0' is not a number above 0, nor inf"),
         ({}, ("--starts", "0"), "0 is too few"),
         ({}, ("--bootstrap", "20"), "--bootstrap: resamples is 20"),
+        ({}, ("--bootstrap", "393", "--group", "run"), "--bootstrap: got 393; with 6 groups fewer "
+         "than two of them lie beyond each end of a 95% interval, so give at least 394"),
+        ({}, ("--form", "data_constrained", "--fix", "E=1"), "--fix: got no A, alpha, B, beta; the "
+         "plain law is fixed as a whole, by a value for each of E, A, alpha, B, beta and no other"),
+        ({}, ("--form", "data_constrained", "--fix", "E=1", "--fix", "E=2"), "--fix: E is given "
+         "twice; give each once"),
+        ({}, ("--form", "data_constrained", *ALL_FIXED, "--fix", "R_D=3"), "--fix: got 'R_D', "
+         "which it has not"),
+        ({}, ("--form", "data_constrained", *ALL_FIXED[:-1], "beta=nan"), "--fix: beta is nan; it "
+         "must be positive and finite"),
         ({}, ("--predict", "params=1e9"), "--predict: the law 'chinchilla' needs a value for each "
          "of params, tokens, and no other; got params"),
         ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
@@ -259,6 +279,48 @@ def test_bad_input_is_told_what_to_mend_and_writes_nothing(
     assert message in err
     assert (code, out) == (2, "")
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("n", '"n > 0"'), ("model size", "rename the column to one word"), ("a=b", "rename")],
+)
+def test_the_cure_for_a_bad_row_can_be_typed(
+    name: str, cure: str, suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    table = runs.with_columns(params=pl.when(pl.col("params") > 5e8).then(0).otherwise("params"))
+    table.rename({"params": name}).write_csv(tmp_path / "t.csv")
+    code, _, err = suite_fit(tmp_path / "t.csv", "--n", name, "--starts", 2)
+    assert code == 2
+    assert cure in err
+
+
+def test_agreement_is_that_of_the_best_direction(suite_fit: SuiteFit, tmp_path: Path) -> None:
+    axes = np.meshgrid([5e7, 2e8, 5e8, 1e9], [1.0, 2.0, 4.0, 8.0], np.geomspace(1e9, 2e10, 3))
+    n, t, d = (axis.ravel() for axis in axes)
+    loss = 1.5 + 300 / n**0.35 + 900 / d**0.32 + 0.2 / t
+    pl.DataFrame({"parameters": n, "tokens": d, "recurrence": t, "loss": loss}).write_csv(
+        tmp_path / "t.csv"
+    )
+    form = "parameters + tokens + rising recurrence"
+    text = suite_fit(tmp_path / "t.csv", "--form", form, "--starts", 8)[1]
+    assert "starts agreeing   100.0% of 6 in the best direction (2 of 8 went in others)" in text
+
+
+def test_data_of_one_amount_of_unique_text_are_fitted(suite_fit: SuiteFit, tmp_path: Path) -> None:
+    truth = {
+        "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
+    }  # fmt: skip
+    n, d = (
+        axis.ravel()
+        for axis in np.meshgrid(np.geomspace(3e7, 1e10, 6), 1e9 * np.array([0.5, 1, 2, 4, 16, 44]))
+    )
+    columns = {"parameters": n, "tokens": d, "unique_tokens": np.full(36, 1e9)}  # fmt: skip
+    loss = DATA_CONSTRAINED.predict(truth, columns)
+    pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
+    code, text, err = suite_fit(tmp_path / "t.csv", "--form", "data_constrained", "--starts", 4)
+    assert code == 0, err
+    assert "15.4" in text
 
 
 def test_what_is_odd_but_possible_is_a_warning(

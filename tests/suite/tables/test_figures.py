@@ -80,7 +80,7 @@ def test_panels_fill_their_grid(count: int, columns: int, fitted: Callable[..., 
 
 
 def test_curves_carry_the_band_of_the_law(fitted: Callable[..., Outcome]) -> None:
-    outcome = fitted(bootstrap=100)
+    outcome = fitted(bootstrap=400)
     display = CurveDisplay.from_outcome(outcome)
     assert display is not None
     assert outcome.intervals is not None

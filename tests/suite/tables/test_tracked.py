@@ -93,3 +93,21 @@ def test_what_was_not_logged_is_told_what_was(foreign: Home) -> None:
         tracked_table(reader, "ours", "eval/loss")
     with pytest.raises(InputError, match="'loss'; they logged eval/loss, grad, seen"):
         tracked_table(reader, "theirs", "loss")
+
+
+def test_metrics_that_are_called_as_columns_of_the_run_are_renamed(home: Home) -> None:
+    client = Store(home).client
+    experiment = client.create_experiment("clash")
+    names = ("step", "run_id", "name", "status", "kind", "metric.step", "value", "key", "__row")
+    run_id = client.create_run(experiment, run_name="one").info.run_id
+    metrics = [Metric(name, 10.0 + at, 1, 5) for at, name in enumerate(names)]
+    params = [Param("status", "a param"), Param("size", "7"), Param("__row", "8")]
+    client.log_batch(run_id, metrics=[*metrics, Metric("loss", 2.0, 1, 5)], params=params)
+    (row,) = tracked_table(open_reader(home), "clash", "loss").frame.rows(named=True)
+    assert (row["run_id"], row["name"], row["step"], row["loss"]) == (run_id, "one", 5, 2.0)
+    assert [row[f"metric.{name}"] for name in names[1:5]] == [11.0, 12.0, 13.0, 14.0]
+    assert (row["metric.metric.step"], row["metric.step"]) == (10.0, 15.0)
+    assert (row["value"], row["key"], row["metric.__row"]) == (16.0, 17.0, 18.0)
+    assert (row["__row"], row["size"]) == (0, 7.0)
+    with pytest.raises(InputError, match=r"the metric 'status' \(write metric.status\)"):
+        tracked_table(open_reader(home), "clash", "status")
