@@ -195,7 +195,7 @@ class KVCalibration(LightningModule):
         """Take the signals back from Lightning, and the moments to where the model is."""
         self._stop.install()
         if self._moments is not None:
-            self._moments.to(self.device)
+            self._moments.to(self._sums_on)
 
     def on_fit_end(self) -> None:
         """Let go of the moments: whoever wants them has been given them."""
@@ -212,7 +212,13 @@ class KVCalibration(LightningModule):
 
     def _fresh(self) -> MomentsPair:
         layout = self._capture.layout
-        return MomentsPair(layout.key_width, layout.value_width, device=self.device, layout=layout)
+        widths = layout.key_width, layout.value_width
+        return MomentsPair(*widths, device=self._sums_on, layout=layout)
+
+    @property
+    def _sums_on(self) -> torch.device:
+        """Where sums in 64 bits can be: beside the model, but for Apple's devices."""
+        return torch.device("cpu") if self.device.type == "mps" else self.device
 
     def training_step(self, batch: PieceBatch, batch_idx: int) -> None:
         """Take in one batch of the calibration corpus; see ``on_budget``."""

@@ -26,6 +26,7 @@ MODEL_DIGEST_TAG = "suite.model.digest"
 _DECISIVE = (
     *("*.safetensors", "*.gguf", "pytorch_model*.bin", "config.json", "*.py"),
     *("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    *("*.model", "adapter_config.json", "adapter_model.bin"),
 )
 
 
@@ -37,9 +38,11 @@ class ModelSource:
         spec: what the study says.
         folder: local folder, or none for a hub id.
         identity: digest of what decides its activations: the fingerprint of its pretraining
-            cell, the digest of its files, or the commit of its hub repository.
+            cell, or of its files or the commit of its hub repository, with the GGUF file and
+            whether its own code is run.
         key: key path in the study file.
         digest: of the files that a pretraining cell of the study has written, where it is known.
+        commit: of its hub repository, where it comes from one.
     """
 
     spec: ModelSpec
@@ -47,6 +50,7 @@ class ModelSource:
     identity: str
     key: str
     digest: str | None = None
+    commit: str | None = None
 
     @property
     def name(self) -> str:
@@ -55,8 +59,8 @@ class ModelSource:
 
     @property
     def _revision(self) -> str:
-        """The commit that the identity names, so that a later push changes nothing."""
-        return "main" if self.folder else self.identity
+        """The commit, so that a later push changes nothing."""
+        return self.commit or "main"
 
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer.
@@ -157,15 +161,26 @@ def find_checkpoint(spec: ModelSpec, *, base: Path, key: str) -> ModelSource:
         if folder is not None and not is_file(folder / spec.gguf_file):
             raise InputError(f"no file {spec.gguf_file!r} in {folder}", key=f"{key}.gguf_file")
     if folder is not None:
-        return ModelSource(
-            spec=spec, folder=folder, identity=_digest(folder, spec.gguf_file), key=key
-        )
+        identity = _identity(_digest(folder, spec.gguf_file), spec)
+        return ModelSource(spec=spec, folder=folder, identity=identity, key=key)
     if spec.path.startswith((".", "/", "~")):
         raise InputError(
             f"there is no folder {spec.path!r}, seen from {base}; give a folder or a hub id",
             key=f"{key}.path",
         )
-    return ModelSource(spec=spec, folder=None, identity=_hub_commit(spec, key), key=key)
+    commit = _hub_commit(spec, key)
+    return ModelSource(
+        spec=spec, folder=None, identity=_identity(commit, spec), key=key, commit=commit
+    )
+
+
+def _identity(files: str, spec: ModelSpec) -> str:
+    """What the files are, and which of them are loaded by which code, as far as a study says."""
+    chosen = [spec.gguf_file] if spec.gguf_file is not None else []
+    chosen += ["its own code"] if spec.trust_remote_code else []
+    if not chosen:
+        return files
+    return hashlib.sha256("\0".join([files, *chosen]).encode()).hexdigest()[:16]
 
 
 def _digest(folder: Path, gguf_file: str | None) -> str:
@@ -196,8 +211,10 @@ def _hub_commit(spec: ModelSpec, key: str) -> str:
             commit = config._commit_hash
     except Exception as error:
         raise InputError(
-            f"cannot find the model {spec.path!r} on the hub ({type(error).__name__}); give a hub "
-            "id that exists, a local folder, or set revision to a commit that is cached",
+            f"cannot have the model {spec.path!r} from the hub ({type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]}); give a hub id that exists, accept its "
+            "licence and log in where it asks for that, give a local folder, or set revision to a "
+            "commit that is cached",
             key=f"{key}.path",
         ) from error
     if commit is None:

@@ -220,10 +220,11 @@ def _calibration_cell(
         flops = passes + solves + errors
         double = flops - forward * 2.0 * shape.parameters
         weights = shape.parameters * _ACTIVATION_BYTES.get(spec.trainer.precision, 2)
-        # beside the model: keys and values of one budget, of each evaluation corpus, and two
-        # matrices and three bases at work in the solver
-        matrices = 2 + 2 * len(spec.evaluate_on) + 2
-        memory = weights + matrices * 8.0 * width**2 + 3 * 8.0 * width * spec.rank
+        # beside the model: the sums of keys and values in a pass, then one matrix at a time with
+        # what its solver works on: six matrices, or eight blocks of the basis's size
+        matrix = 8.0 * width**2
+        solver = 6 * matrix if niter == "exact" else matrix + 8 * 8.0 * width * spec.rank
+        memory = weights + max(2 * matrix, solver)
     return CellCost(
         name=f"calibrate {model_label(model)} on {corpus} niter={niter}",
         parameters=shape.parameters if shape else None,

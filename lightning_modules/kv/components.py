@@ -99,7 +99,9 @@ def subspace_bases(
     first ``rank`` columns, with X the float64 rows, at least p of them, after
     ``torch.manual_seed(seed)``. With C the scatter, V spans ``C^(niter + 1) Ω``; see
     ``iterated_eigenpairs``. For fewer rows than p, ``svd_lowrank`` iterates on the transpose
-    from another Ω; ``basis_of_rows`` does, too, and here only the quality agrees.
+    from another Ω and spans ``C^(niter + 1/2)``, as ``basis_of_rows`` does; the basis here is
+    then half an iteration better. Cached moments hold no rows, so a study always takes this
+    route, and one convention holds along all of its budgets.
 
     Args:
         moments: moments of the calibration rows.

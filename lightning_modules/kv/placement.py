@@ -10,7 +10,7 @@ from torch import Tensor
 # Bytes of a panel on its way to the device: large enough to hide the transfer's latency.
 _PANEL_BYTES = 1 << 30
 # Matrices [p, r] at work beside the large one: a block, its image and what QR needs of both.
-_WORKING = 5
+_WORKING = 8
 
 
 class SymmetricProduct:
@@ -73,4 +73,5 @@ class SymmetricProduct:
 def _free_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 62  # a CPU's memory is where the matrix already is
+    torch.cuda.empty_cache()  # what torch keeps for itself is free, too
     return int(torch.cuda.mem_get_info(device)[0])

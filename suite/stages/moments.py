@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.cells import moments_settings
-from suite.errors import InputError
+from suite.errors import InputError, SuiteError
 from suite.fingerprint import fingerprint
 from suite.models import ModelSource, check_rank, check_shape
 from suite.stages.context import StageContext
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
-    from lightning_modules.kv.layout import Kind
+    from lightning_modules.kv.layout import Kind, KVLayout
     from lightning_modules.kv.pair import MomentsPair, StoredPair
     from lightning_modules.kv.stored_rows import StoredRows
     from suite.corpora import Tokenizer
@@ -97,6 +98,8 @@ class MomentsCache:
             InputError: if a corpus has too few tokens, or the model does not fit the study.
             StopRequested: if a signal stopped the pass; budgets that were met are kept.
         """
+        from lightning_modules.kv.pair import StoredPair
+
         folder = self._calibration_folder(source, corpus)
         missing = [
             tokens for tokens in sorted(budgets) if not self._readable(_file(folder, tokens))
@@ -108,6 +111,13 @@ class MomentsCache:
         ]
         if missing or unseen:
             self._run(source, corpus, missing, unseen, keep_rows=keep_rows)
+        else:  # the study may ask for what these moments cannot give
+            self._check(source, StoredPair.open(_file(folder, max(budgets))).layout)
+
+    def _check(self, source: ModelSource, layout: KVLayout | None) -> None:
+        if layout is not None:
+            check_shape(source.spec.shape, key_width=layout.key_width, key=source.key)
+            check_rank(self._context.study, layout, key=source.key)
 
     def _evaluated(self, path: Path, *, keep_rows: bool) -> bool:
         """Whether the moments of an evaluation corpus are there, and its rows if need be."""
@@ -171,8 +181,12 @@ class MomentsCache:
             RowsKeeper(places, documents) as keeper,
             context.display.task(label, max(missing, default=0)) as advance,
         ):
-            check_shape(source.spec.shape, key_width=capture.layout.key_width, key=source.key)
-            check_rank(context.study, capture.layout, key=source.key)
+            self._check(source, capture.layout)
+            if resumed is not None and resumed.layout not in (None, capture.layout):
+                raise SuiteError(
+                    f"the moments in {folder} were taken from other layers or heads than this "
+                    "version of transformers gives; remove the folder and run again"
+                )
 
             def evaluated(name: str, moments: MomentsPair) -> None:
                 keeper.finish(name)
@@ -194,6 +208,7 @@ class MomentsCache:
                 resume=resumed,
                 skip_tokens=start,
             )
+            del resumed  # the module lets go of it when the pass ends
             if missing:
                 batches = loader(calibration, skip_tokens=start)
                 trainer.fit(module, train_dataloaders=batches)
@@ -209,7 +224,12 @@ class MomentsCache:
             InputError: if the study asks for several: a pass that is split over devices meets
                 no budget to the token.
         """
-        trainer = make_trainer(self._spec.trainer, self._context.home.cache, max_epochs=1)
+        spec = self._spec.trainer
+        if spec.precision.endswith("-true"):
+            # The model is loaded in its type. Lightning would convert what transformers keeps in
+            # 32 bits, too: rotary frequencies in bfloat16 are wrong by a radian at 8,000 tokens.
+            spec = replace(spec, precision="32-true")
+        trainer = make_trainer(spec, self._context.home.cache, max_epochs=1)
         if trainer.world_size > 1:
             raise InputError(
                 f"asks for {trainer.world_size} devices; a calibration pass runs on 1",
@@ -218,10 +238,11 @@ class MomentsCache:
         return trainer
 
     def _load(self, source: ModelSource) -> tuple[PreTrainedModel, Tokenizer]:
-        if self._loaded is None or self._loaded[0] != source.identity:
+        weights = source.digest or source.identity
+        if self._loaded is None or self._loaded[0] != weights:
             self._loaded = None  # two models at once may not fit
             model, tokenizer = source.load(precision=self._spec.trainer.precision)
-            self._loaded = (source.identity, model, tokenizer)
+            self._loaded = (weights, model, tokenizer)
         return self._loaded[1], self._loaded[2]
 
     def _calibration_folder(self, source: ModelSource, corpus: str) -> Path:
@@ -234,10 +255,10 @@ class MomentsCache:
     def _folder(self, source: ModelSource, corpus: str, extra: dict[str, str]) -> Path:
         materials = self._context.materials
         settings = {
-            **moments_settings(materials, self._spec, identity=source.identity),
+            **moments_settings(materials, self._spec, identity=source.digest or source.identity),
             "corpus": materials.corpus(corpus).digest,
-            # 2: files say what their columns are
-            "format": 2,
+            # 2: files say what their columns are; 3: rotary frequencies stay in 32 bits
+            "format": 3,
             **extra,
         }
         return self._context.home.cache / "moments" / fingerprint(settings)

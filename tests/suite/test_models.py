@@ -167,7 +167,9 @@ def test_a_folder_that_is_not_there_is_refused_with_its_key(tmp_path: Path, path
 
 
 def test_a_hub_model_that_cannot_be_reached_is_refused_with_the_cures(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'no-one/no-model' on the hub .* local folder") as raised:
+    with pytest.raises(
+        InputError, match=r"'no-one/no-model' from the hub .* local folder"
+    ) as raised:
         find("no-one/no-model", tmp_path)
     assert raised.value.key == f"{KEY}.path"
 
@@ -188,7 +190,10 @@ def test_a_hub_model_without_a_revision_is_its_commit_at_the_time(
     found = SimpleNamespace(_commit_hash=commit)
     monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *args, **settings: found)
     if commit:
-        assert find("some-one/model", tmp_path).identity == commit
+        found_model = find("some-one/model", tmp_path)
+        assert (found_model.identity, found_model.commit) == (commit, commit)
+        own_code = find("some-one/model", tmp_path, trust_remote_code=True)
+        assert own_code.identity != commit, "other code may give other activations"
         return
     with pytest.raises(InputError, match="is not known; set revision") as raised:
         find("some-one/model", tmp_path)
@@ -325,7 +330,7 @@ def test_a_gguf_file_gives_the_model_that_was_written_and_its_tokenizer(
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_gguf_file_of_the_hub_is_its_commit_without_being_fetched(
+def test_a_gguf_file_of_the_hub_is_known_without_being_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: bool
 ) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
@@ -344,7 +349,10 @@ def test_a_gguf_file_of_the_hub_is_its_commit_without_being_fetched(
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", cached)
     source = find("some-one/model/a.gguf", tmp_path, revision="v1")
-    assert (source.name, source.identity) == ("some-one/model", commit)
+    assert (source.name, source.commit) == ("some-one/model", commit)
+    other = find("some-one/model/b.gguf", tmp_path, revision=commit)
+    assert other.commit == commit
+    assert len({source.identity, other.identity, commit}) == 3, "two files are two models"
     assert asked == ["https://huggingface.co/some-one/model/resolve/v1/a.gguf"]
 
 

@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM, LlamaModel
 
 from lightning_modules.kv.capture import KVCapture
 from lightning_modules.kv.pair import StoredPair
+from lightning_modules.kv_calibration import KVCalibration
 from suite.corpora.byte_level import ByteTokenizer
 from suite.corpora.tokens import cut, ordered, tokenised
 from suite.errors import InputError
@@ -398,3 +399,28 @@ def test_a_stopped_pass_goes_on_from_the_budgets_that_it_met(
     for budget in (41, 170, 333):
         assert_same_bits(again.at(budget), whole.at(budget))
     assert_same_bits(again.evaluation("two"), whole.evaluation("two"))
+
+
+def test_moments_follow_the_weights_that_a_cell_has_written(start: Open) -> None:
+    """A cell that was trained anew has the fingerprint of the first and other weights."""
+    stage = start()
+    source = dataclasses.replace(stage.source, digest="f" * 16)
+    folder = stage.cache._calibration_folder
+    assert folder(source, "one") != folder(stage.source, "one")
+
+
+def test_rotary_frequencies_stay_in_32_bits_when_the_model_has_16(
+    start: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    step = KVCalibration.training_step
+
+    def watched(module: KVCalibration, batch: Any, batch_idx: int) -> None:
+        inner = module.model.model
+        seen.append((inner.rotary_emb.inv_freq.dtype, inner.layers[0].mlp.up_proj.weight.dtype))
+        step(module, batch, batch_idx)
+
+    monkeypatch.setattr(KVCalibration, "training_step", watched)
+    stage = start(precision="bf16-true")
+    stage.ensure(41)
+    assert set(seen) == {(torch.float32, torch.bfloat16)}
