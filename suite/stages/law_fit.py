@@ -131,7 +131,12 @@ def fit_law(context: StageContext, name: str, law: LawSpec, points: LawPoints) -
             unidentified=unidentified_symbols(form, points.variables),
         ),
         converged_share=found.converged_share if found else None,
-        warnings=(*fitted.warnings, *points.warnings, *((reason,) if reason else ())),
+        warnings=(
+            *fitted.warnings,
+            *(found.warnings if found else ()),
+            *points.warnings,
+            *((reason,) if reason else ()),
+        ),
     )
 
 

@@ -86,6 +86,7 @@ def test_studies_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]
         "demo",
         "kv-calibration",
         "looplm-scaling",
+        "smollm2",
     ]
     assert "3 x 5 grid" in out
 
@@ -113,7 +114,7 @@ def test_settings_reach_the_study(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        (["none"], ["no study 'none'", "demo, kv-calibration, looplm-scaling"]),
+        (["none"], ["no study 'none'", "demo, kv-calibration, looplm-scaling, smollm2"]),
         (["demo", "--set", "calibration.niter=[-1]"], ["calibration.niter[0]", "got -1"]),
         (["demo", "--set", "calibration.nitre=[1]"], ["did you mean 'niter'?"]),
         (["demo", "--set", "seed"], ["--set takes KEY=VALUE"]),
