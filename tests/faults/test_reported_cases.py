@@ -88,6 +88,7 @@ def test_a_harmless_setting_may_change_when_a_cell_goes_on(study: str, tmp_path:
     assert "precision" not in first.settings, "it decides the result, so it is a parameter"
 
 
+@pytest.mark.slow
 def test_the_working_directory_need_not_be_writable(study: str, tmp_path: Path) -> None:
     """Loggers and trainers that make folders wherever they are started."""
     command = [sys.executable, "-m", "suite.cli", "run", study, "--home", str(tmp_path / "home")]

@@ -237,6 +237,7 @@ def outage(
     until(lambda: said(job).count(back) == number, what=lambda: said(job))
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_the_tracker_is_away(
     training: Training, proxy: UnreliableProxy, expected: pl.DataFrame
 ) -> None:

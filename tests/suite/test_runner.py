@@ -187,6 +187,7 @@ def test_the_same_study_from_scratch_gives_the_same_curves(
         assert curves_of(home, kind).equals(curves_of(tmp_path / "again", kind)), kind
 
 
+@pytest.mark.slow
 def test_a_killed_cell_goes_on_in_its_run(finished: tuple[str, Path], tmp_path: Path) -> None:
     study, undisturbed = finished
     home = tmp_path / "home"
@@ -210,6 +211,7 @@ def test_a_killed_cell_goes_on_in_its_run(finished: tuple[str, Path], tmp_path: 
         assert curves_of(undisturbed, kind).equals(curves_of(home, kind)), kind
 
 
+@pytest.mark.slow
 def test_sigterm_stops_at_a_boundary_and_the_run_is_killed_not_running(
     finished: tuple[str, Path], tmp_path: Path
 ) -> None:

@@ -47,8 +47,9 @@ def tiny_export(blank_database: Path, tmp_path_factory: pytest.TempPathFactory) 
     store.log_artifact(run_id, page, "deep")
     (home.reports / "tiny").mkdir(parents=True)
     (home.reports / "tiny" / "index.html").write_text("<p>tiny")
-    export_study(home, "tiny", root / "out")
-    return root / "out"
+    out = tmp_path_factory.mktemp("tiny export") / "out"
+    export_study(home, "tiny", out)
+    return out
 
 
 @pytest.fixture

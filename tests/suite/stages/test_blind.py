@@ -171,7 +171,7 @@ def test_a_study_that_was_stopped_after_its_prediction_makes_no_other(
 def test_a_prediction_that_was_cut_off_goes_on_in_its_run(
     home: Home, training: FakeTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
+    def die(*_: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
