@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -13,17 +14,18 @@ from lightning_modules.kv.capture import KVCapture
 
 pytestmark = pytest.mark.benchmark
 
-ROUNDS = 4
+ROUNDS = 7
 
 
 def least_seconds(*works: Callable[[], object]) -> list[float]:
-    """Least processor seconds of each, taken in turn; what else the machine does is left out."""
+    """Least seconds of each, taken in turn, so that other work slows all of them alike."""
     best = [float("inf")] * len(works)
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS + 1):
         for position, work in enumerate(works):
-            begun = time.process_time()
+            begun = time.perf_counter()
             work()
-            best[position] = min(best[position], time.process_time() - begun)
+            if turn:  # the first is for warming up
+                best[position] = min(best[position], time.perf_counter() - begun)
     return best
 
 
@@ -64,8 +66,10 @@ def test_a_forward_pass_with_capture_costs_at_most_a_tenth_more(
     without, with_hooks, with_cache = least_seconds(plain, hooks, cache)
     with capsys.disabled():
         print(
-            f"\nforward pass of {ids.numel()} tokens, p = 5,760: without capture {without:.3f} s, "
+            f"\nforward pass of {ids.numel()} tokens, p = 5,760, {torch.get_num_threads()} "
+            f"threads, load {psutil.getloadavg()[0]:.1f}: without capture {without:.3f} s, "
             f"by hooks {with_hooks:.3f} s (ratio {with_hooks / without:.3f}), "
             f"by the cache {with_cache:.3f} s (ratio {with_cache / without:.3f})"
         )
-    assert with_hooks < 1.10 * without
+    assert with_hooks <= 1.10 * without
+    assert with_cache <= 1.10 * without

@@ -1,4 +1,4 @@
-"""KV calibration against a randomised SVD of stored rows, its memory, and what capture costs.
+"""KV calibration against a randomised SVD of stored rows, and its memory.
 
 Every ratio is of times in one run. Rows are random, with a spectrum like that of SmolLM2-135M's
 keys and values (p = 5,760; rank 1,728 is the paper's share r / p). ``quarter`` and ``half`` have
@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from lightning_modules.kv import (
-    KVCapture,
     Moments,
     reconstruction_errors,
     subspace_bases,
@@ -239,54 +238,3 @@ def _peak() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(kilobytes) * 1024
-
-
-def test_capture_costs_a_tenth_of_the_forward_pass_at_most(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """On the shape of SmolLM2-135M, with random weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49_152,
-        hidden_size=576,
-        intermediate_size=1_536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-    )
-    model = LlamaForCausalLM(config).eval()
-    tokens = torch.randint(0, config.vocab_size, (2, 512))
-    mask = torch.ones_like(tokens)
-
-    def plain() -> None:
-        with torch.inference_mode():
-            model.model(input_ids=tokens, attention_mask=mask, use_cache=False)
-
-    capture = KVCapture(model)
-
-    def captured() -> None:
-        with capture as kv:
-            kv.capture(tokens, mask)
-
-    seconds = _fastest((plain, captured), times=7)
-    ratio = seconds[1] / seconds[0]
-    with capsys.disabled():
-        print(
-            f"\nforward pass of {tokens.numel()} tokens, load {psutil.getloadavg()[0]:.1f}: "
-            f"{seconds[0]:.2f} s, with capture {seconds[1]:.2f} s, ratio {ratio:.3f}"
-        )
-    assert ratio <= 1.10
-
-
-def _fastest(calls: tuple[Callable[[], None], ...], *, times: int) -> list[float]:
-    """Least seconds of each call, taken in turn, so that other work slows all of them alike."""
-    found = [[] for _ in calls]  # type: list[list[float]]
-    for turn in range(times + 1):
-        for call, seconds in zip(calls, found, strict=True):
-            begun = time.perf_counter()
-            call()
-            if turn:  # the first is for warming up
-                seconds.append(time.perf_counter() - begun)
-    return [min(seconds) for seconds in found]

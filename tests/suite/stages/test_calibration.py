@@ -117,6 +117,16 @@ def test_kept_bases_have_the_tracked_errors_on_rows_computed_anew(
                     )
 
 
+def test_every_run_tells_which_way_its_rows_were_captured(
+    ran: tuple[Home, pl.DataFrame],
+) -> None:
+    home, runs = ran
+    params = open_reader(home).params(runs["run_id"].to_list())
+    routes = params.filter(pl.col("key") == "capture.route")
+    assert sorted(routes["run_id"]) == sorted(runs["run_id"])
+    assert routes["value"].unique().to_list() == ["hooks: LlamaAttention k_proj, v_proj"]
+
+
 def test_intervals_are_tracked_and_hold_the_figure(ran: tuple[Home, pl.DataFrame]) -> None:
     home, runs = ran
     for run_id in runs["run_id"]:
