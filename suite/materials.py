@@ -12,7 +12,7 @@ from suite.tracking.home import Home
 from suite.tracking.store import DatasetRecord
 
 if TYPE_CHECKING:
-    from suite.corpora import Corpus, Mixture, Split, Tokenizer, TokenStream
+    from suite.corpora import Corpus, Cut, Mixture, Split, Tokenizer, TokenStream
     from suite.corpora.tokens import CalibrationPiece
 
 
@@ -103,9 +103,9 @@ class Materials:
         Raises:
             InputError: if the documents have fewer; the message says how many.
         """
-        from suite.corpora import Cut, ExhaustedError, select_documents
+        from suite.corpora import ExhaustedError, cut_for, select_documents
 
-        how = Cut(sequence_length=spec.sequence_length, sinks=spec.sinks, drop_last=spec.drop_last)
+        how = cut_for(spec, tokenizer)
         documents = select_documents(
             self.corpus(corpus).parts(split), tokenizer, spec.documents, how, seed=self.study.seed
         )
@@ -128,7 +128,7 @@ class Materials:
         )
         raise InputError(
             f"got {tokens:,} tokens; the {side} documents of {corpus!r} give {kept:,} "
-            f"without the {_left_out(spec)} of each sequence{ended}, so at most that many",
+            f"without the {_left_out(how)} of each sequence{ended}, so at most that many",
             key=key or blamed,
         )
 
@@ -148,10 +148,10 @@ class Materials:
         )
 
 
-def _left_out(spec: CalibrationSpec) -> str:
+def _left_out(how: Cut) -> str:
     """Positions of a sequence that do not count, in words."""
-    first = f"first {spec.sinks}"
-    return f"{first} and the last {spec.drop_last}" if spec.drop_last else first
+    first = f"first {how.left_out}"
+    return f"{first} and the last {how.drop_last}" if how.drop_last else first
 
 
 def _source(name: str, spec: CorpusSpec) -> str:

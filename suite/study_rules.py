@@ -282,15 +282,10 @@ def _check_model(study: Study, model: ModelSpec, key: str) -> None:
         )
 
 
-def _check_rank(study: Study, model: ModelSpec, rank: int, tokens: int, key: str) -> None:
-    """Refuse a rank that the model's width or the smallest budget cannot carry."""
+def _check_rank(study: Study, model: ModelSpec, rank: int, key: str) -> None:
+    """Refuse a rank that is more than the model's width."""
     from lightning_modules.looplm.sizes import resolve
 
-    if rank > tokens:
-        raise InputError(
-            f"got {rank}; the smallest budget has {tokens} tokens, so the rank is at most {tokens}",
-            key=key,
-        )
     features: int | None = None
     if model.shape is not None:
         features = model.shape.layers * model.shape.heads * model.shape.head_dim
@@ -358,7 +353,7 @@ def _check_calibration(study: Study, calibration: CalibrationSpec) -> None:
     if calibration.intervals == 1:
         raise InputError("got 1; a jackknife needs at least 2 groups", key="calibration.intervals")
     for model in calibration.models:
-        _check_rank(study, model, calibration.rank, calibration.budgets[0], "calibration.rank")
+        _check_rank(study, model, calibration.rank, "calibration.rank")
 
 
 def _check_search(study: Study, calibration: CalibrationSpec, search: SearchSpec, key: str) -> None:
@@ -376,14 +371,16 @@ def _check_search(study: Study, calibration: CalibrationSpec, search: SearchSpec
     _refuse_repeats(search.objectives, f"{key}.objectives")
     for axis in ("niter", "tokens", "rank"):
         _refuse_repeats(getattr(search.over, axis), f"{key}.over.{axis}")
+    fewest = min(search.over.tokens)
     for position, rank in enumerate(search.over.rank):
-        _check_rank(
-            study,
-            calibration.models[search.model],
-            rank,
-            min(search.over.tokens),
-            f"{key}.over.rank[{position}]",
-        )
+        where = f"{key}.over.rank[{position}]"
+        if rank > fewest:  # which would be another combination under a second name
+            raise InputError(
+                f"got {rank}; the fewest tokens of the search are {fewest} (over.tokens), so the "
+                f"rank is at most {fewest}",
+                key=where,
+            )
+        _check_rank(study, calibration.models[search.model], rank, where)
     combinations = len(search.over.niter) * len(search.over.tokens) * len(search.over.rank)
     if search.trials > combinations:
         raise InputError(

@@ -28,10 +28,13 @@ class NonFiniteActivationError(SuiteError):
         kind: ``keys`` or ``values``.
         entry: loop and layer where it shows first.
         sequence: index in the batch.
+        tokens: ids of that sequence, padding left out, by which its document can be told.
     """
 
-    def __init__(self, kind: Side, entry: KVEntry, sequence: int) -> None:
-        self.kind, self.entry, self.sequence = kind, entry, sequence
+    def __init__(
+        self, kind: Side, entry: KVEntry, sequence: int, tokens: tuple[int, ...] = ()
+    ) -> None:
+        self.kind, self.entry, self.sequence, self.tokens = kind, entry, sequence, tokens
         super().__init__(
             f"{kind} of layer {entry.layer}, loop {entry.loop} hold NaN or infinity in sequence "
             f"{sequence} of the batch; a wider precision or another checkpoint may help"
@@ -136,7 +139,7 @@ class KVCapture:
         finally:
             self._rows = {}
         captured = CapturedKV(keys=keys, values=values, layout=self.layout)
-        _check_finite(captured, attention_mask)
+        _check_finite(captured, input_ids, attention_mask)
         return captured
 
     def _append(self, side: Side, layer: int | None, output: Tensor) -> None:
@@ -189,7 +192,7 @@ def _rotation(stored: Stored, probe: Probe) -> Rotation | None:
     return None
 
 
-def _check_finite(captured: CapturedKV, attention_mask: Tensor | None) -> None:
+def _check_finite(captured: CapturedKV, input_ids: Tensor, attention_mask: Tensor | None) -> None:
     sides: tuple[tuple[Side, Tensor, tuple[KVEntry, ...]], ...] = (
         ("keys", captured.keys, captured.layout.keys),
         ("values", captured.values, captured.layout.values),
@@ -205,7 +208,13 @@ def _check_finite(captured: CapturedKV, attention_mask: Tensor | None) -> None:
         for entry in entries:
             sequences = bad[..., entry.columns].flatten(1).any(dim=1).nonzero()
             if len(sequences):
-                found.append(NonFiniteActivationError(side, entry, int(sequences[0])))
+                at = int(sequences[0])
+                ids = (
+                    input_ids[at]
+                    if attention_mask is None
+                    else (input_ids[at][attention_mask[at].bool()])
+                )
+                found.append(NonFiniteActivationError(side, entry, at, tuple(ids.tolist())))
                 break
     if found:
         raise min(found, key=lambda error: (error.entry.loop, error.entry.layer))

@@ -12,7 +12,7 @@ from suite.corpora.documents import Corpus, load_corpus
 from suite.corpora.embedded import EMBEDDED
 from suite.corpora.mixture import Mixture
 from suite.corpora.parts import Part, Split
-from suite.corpora.selection import Cut, ExhaustedError, select_documents
+from suite.corpora.selection import Cut, ExhaustedError, cut_for, select_documents
 from suite.corpora.tokenizers import Tokenizer, load_tokenizer
 from suite.corpora.tokens import TokenStream, join_documents, token_stream
 
@@ -26,6 +26,7 @@ __all__ = [
     "Split",
     "TokenStream",
     "Tokenizer",
+    "cut_for",
     "join_documents",
     "load_corpus",
     "load_tokenizer",

@@ -30,6 +30,7 @@ class ByteTokenizer:
     name = "byte"
     vocab_size = NUM_BYTES + 1
     eos_id = NUM_BYTES
+    opening: tuple[int, ...] = ()
     digest = sha256(b"byte values, separator 256").hexdigest()[:16]
 
     def encode(self, text: str) -> list[int]:
@@ -62,7 +63,10 @@ class BytePairTokenizer:
 
     Attributes:
         name: ``bpe-<vocabulary>``.
+        opening: nothing; sequences begin with their text.
     """
+
+    opening: tuple[int, ...] = ()
 
     def __init__(self, name: str, backend: tokenizers.Tokenizer) -> None:
         self.name = name

@@ -51,6 +51,19 @@ class PretrainedTokenizer:
         return 1 + max(self._tokenizer.get_vocab().values())
 
     @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """Special tokens that it begins every sequence with, such as BOS; none of most."""
+        plain, whole = (
+            self._tokenizer("a", add_special_tokens=special)["input_ids"]
+            for special in (False, True)
+        )
+        if len(whole) == len(plain):
+            return ()
+        starts = range(len(whole) - len(plain) + 1)
+        text_at = next((at for at in starts if whole[at : at + len(plain)] == plain), 0)
+        return tuple(whole[:text_at])
+
+    @cached_property
     def digest(self) -> str:
         """16 hex characters of SHA-256 over class, vocabulary, separator and fast backend."""
         backend = self._tokenizer.backend_tokenizer.to_str() if self._tokenizer.is_fast else ""

@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from suite.corpora.parts import Part
 from suite.corpora.tokenizers import Tokenizer
 from suite.corpora.tokens import CalibrationPiece, cut, ordered, tokenised
-from suite.study import DocumentsSpec
+from suite.study import CalibrationSpec, DocumentsSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +27,40 @@ class Cut:
         sequence_length: tokens of a sequence, at most.
         sinks: first positions of each sequence that do not count.
         drop_last: last positions of each sequence that do not count.
+        opening: special tokens that every sequence begins with, such as BOS. They take
+            positions of the sequence, are among its sinks, and never count.
     """
 
     sequence_length: int
     sinks: int
     drop_last: int = 0
+    opening: tuple[int, ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """First positions of a sequence that do not count: sinks, or what it opens with."""
+        return max(self.sinks, len(self.opening))
 
     def kept(self, piece: CalibrationPiece) -> int:
         """Positions of a sequence that count."""
-        return max(len(piece) - self.sinks - self.drop_last, 0)
+        return max(len(piece) - self.left_out - self.drop_last, 0)
 
     def pieces(self, document: CalibrationPiece) -> list[CalibrationPiece]:
         """Sequences of a document; those without a position that counts are left out."""
-        return [each for each in cut(document, self.sequence_length) if self.kept(each)]
+        opening = np.array(self.opening, dtype=np.int64)
+        parts = cut(document, max(self.sequence_length - len(opening), 1))
+        opened = (np.concatenate([opening, part]) if len(opening) else part for part in parts)
+        return [each for each in opened if self.kept(each)]
+
+
+def cut_for(spec: CalibrationSpec, tokenizer: Tokenizer) -> Cut:
+    """How a calibration cuts the documents of a model with this tokenizer."""
+    return Cut(
+        sequence_length=spec.sequence_length,
+        sinks=spec.sinks,
+        drop_last=spec.drop_last,
+        opening=tokenizer.opening,
+    )
 
 
 class ExhaustedError(Exception):

@@ -34,6 +34,10 @@ class Tokenizer(Protocol):
         """Id of the token that stands after every document of a stream."""
 
     @property
+    def opening(self) -> tuple[int, ...]:
+        """Ids of the special tokens that a sequence of the model begins with, such as BOS."""
+
+    @property
     def digest(self) -> str:
         """16 hex characters over everything that decides the token ids of a text."""
 

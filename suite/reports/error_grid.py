@@ -114,12 +114,14 @@ class ErrorGridDisplay:
     Attributes:
         panels: a row of keys over a row of values; columns by model and calibration corpus.
         rank: components kept, as text.
+        cut_up_to: the largest number of tokens drawn that allows no such rank; 0 if all do.
     """
 
     name: ClassVar[str] = "error_grid"
 
     panels: tuple[tuple[ErrorPanel, ...], ...]
     rank: str
+    cut_up_to: int = 0
 
     @classmethod
     def from_tracked(cls, tracked: Tracked) -> ErrorGridDisplay:
@@ -150,7 +152,17 @@ class ErrorGridDisplay:
                 )
             rows.append(tuple(panels))
         ranks = sorted({cell.rank for cell in cells})
-        return cls(panels=tuple(rows), rank=", ".join(f"{rank:,}" for rank in ranks))
+        cut = [
+            int(step)
+            for cell in cells
+            for curve in _errors(tracked, cell)
+            for step in curve.step[curve.step <= cell.rank]
+        ]
+        return cls(
+            panels=tuple(rows),
+            rank=", ".join(f"{rank:,}" for rank in ranks),
+            cut_up_to=max(cut, default=0),
+        )
 
     @property
     def title(self) -> str:
@@ -166,6 +178,11 @@ class ErrorGridDisplay:
             f"at rank {self.rank}, against the tokens that the PCA basis was calibrated on. "
             "“A → B” is a basis from corpus A measured on corpus B."
         )
+        if self.cut_up_to:
+            text += (
+                f" Up to {self.cut_up_to:,} tokens are fewer than that rank needs: those bases "
+                "have one component less than they have tokens."
+            )
         if any(line.look.marker == "" for _, line in self._lines):
             text += (
                 " Grey lines without markers are the exact basis, which no niter can beat on the "

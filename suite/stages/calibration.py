@@ -32,6 +32,12 @@ def run_calibration(context: StageContext) -> None:
     if spec is None:
         return
     tracked = context.tracked("calibration")
+    small = [budget for budget in spec.budgets if budget <= spec.rank]
+    if small:
+        context.display.note(
+            f"warning: calibration.rank is {spec.rank:,}, more than {small[-1]:,} tokens allow; "
+            "bases of so few have one component less than they have tokens"
+        )
     cache = MomentsCache(context, spec)
     for source in model_sources(context, spec):
         for corpus in spec.calibrate_on:

@@ -12,37 +12,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.atomic import replace_atomically
-from suite.study import CalibrationSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_modules.kv.layout import Kind
     from lightning_modules.kv.stored_rows import RowsWriter
+    from suite.corpora import Cut
     from suite.corpora.tokens import CalibrationPiece
 
 
-def document_rows(pieces: Sequence[CalibrationPiece], spec: CalibrationSpec) -> NDArray[np.int64]:
-    """Kept tokens of each document among the first ``spec.evaluation_tokens``.
+def document_rows(
+    pieces: Sequence[CalibrationPiece], how: Cut, *, tokens: int
+) -> NDArray[np.int64]:
+    """Kept tokens of each document among the first ``tokens``.
 
     A document goes on in the next piece only where a piece has the full length. One that ends
     with a full piece is taken together with the next: groups are still of whole documents.
 
     Args:
         pieces: of documents, one after another.
-        spec: the calibration stage.
+        how: how they were cut.
+        tokens: of the evaluation.
     """
     counts: list[int] = []
     goes_on = False
-    left = spec.evaluation_tokens
+    left = tokens
     for piece in pieces:
-        kept = min(max(len(piece) - spec.sinks - spec.drop_last, 0), left)
+        kept = min(how.kept(piece), left)
         left -= kept
         if goes_on and counts:
             counts[-1] += kept
         else:
             counts.append(kept)
-        goes_on = len(piece) == spec.sequence_length
+        goes_on = len(piece) == how.sequence_length
     return np.array([count for count in counts if count], dtype=np.int64)
 
 

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
+    from lightning_modules.kv.capture import NonFiniteActivationError
     from lightning_modules.kv.layout import Kind, KVLayout
     from lightning_modules.kv.pair import MomentsPair, StoredPair
     from lightning_modules.kv.stored_rows import StoredRows
     from suite.corpora import Tokenizer
+
+
+_QUOTED = 80  # characters of a text by which a person finds its document
 
 
 class MomentsCache:
@@ -150,12 +154,14 @@ class MomentsCache:
         *,
         keep_rows: bool,
     ) -> None:
-        from lightning_modules.kv.capture import KVCapture
+        from lightning_modules.kv.capture import KVCapture, NonFiniteActivationError
         from lightning_modules.kv_calibration import KVCalibration, piece_loader
+        from suite.corpora import cut_for
 
         context, spec = self._context, self._spec
         trainer = self._trainer()
         model, tokenizer = self._load(source)
+        how = cut_for(spec, tokenizer)
         pieces = functools.partial(context.materials.pieces, tokenizer=tokenizer, spec=spec)
         calibration = pieces(corpus, "train", tokens=missing[-1]) if missing else []
         evaluation = {
@@ -164,15 +170,18 @@ class MomentsCache:
         loader = functools.partial(
             piece_loader,
             batch_size=spec.batch_size,
-            sinks=spec.sinks,
-            drop_last=spec.drop_last,
+            sinks=how.left_out,
+            drop_last=how.drop_last,
             num_workers=spec.trainer.num_workers,
         )
         folder = self._calibration_folder(source, corpus)
         resumed = _largest_below(folder, missing[0]) if missing else None
         start = resumed.num_rows if resumed else 0
         places = {name: self._evaluation_file(source, name) for name in unseen}
-        documents = {name: document_rows(found, spec) for name, found in evaluation.items()}
+        documents = {
+            name: document_rows(found, how, tokens=spec.evaluation_tokens)
+            for name, found in evaluation.items()
+        }
         if keep_rows:
             _check_groups(documents, spec.intervals)
         label = f"forward {model_label(source.spec)} on {corpus}"
@@ -196,8 +205,8 @@ class MomentsCache:
                 model,
                 capture,
                 budgets=missing,
-                sinks=spec.sinks,
-                drop_last=spec.drop_last,
+                sinks=how.left_out,
+                drop_last=how.drop_last,
                 evaluation_tokens=spec.evaluation_tokens,
                 evaluate_on=unseen,
                 on_budget=lambda tokens, moments: moments.save(_file(folder, tokens)),
@@ -209,13 +218,16 @@ class MomentsCache:
                 skip_tokens=start,
             )
             del resumed  # the module lets go of it when the pass ends
-            if missing:
-                batches = loader(calibration, skip_tokens=start)
-                trainer.fit(module, train_dataloaders=batches)
-                context.stop.check()
-            if unseen:
-                loaders = [loader(found) for found in evaluation.values()]
-                trainer.validate(module, dataloaders=loaders, verbose=False)
+            try:
+                if missing:
+                    batches = loader(calibration, skip_tokens=start)
+                    trainer.fit(module, train_dataloaders=batches)
+                    context.stop.check()
+                if unseen:
+                    loaders = [loader(found) for found in evaluation.values()]
+                    trainer.validate(module, dataloaders=loaders, verbose=False)
+            except NonFiniteActivationError as error:
+                raise _with_document(error, tokenizer) from error
 
     def _trainer(self) -> Trainer:
         """A trainer on one device.
@@ -262,6 +274,13 @@ class MomentsCache:
             **extra,
         }
         return self._context.home.cache / "moments" / fingerprint(settings)
+
+
+def _with_document(error: NonFiniteActivationError, tokenizer: Tokenizer) -> SuiteError:
+    """The same, and the text of the sequence by which a person finds its document."""
+    text = " ".join(tokenizer.decode(error.tokens[len(tokenizer.opening) :]).split())
+    quoted = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+    return SuiteError(f"{error}; its text is {quoted!r}")
 
 
 def _file(folder: Path, tokens: int) -> Path:

@@ -228,7 +228,6 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ("calibration.budgets=[200, 100]", "calibration.budgets[1]", ["100 after 200", "increase"]),
     ("calibration.budgets=[100, 100]", "calibration.budgets[1]", ["100 after 100", "increase"]),
     ("calibration.rank=65", "calibration.rank", ["got 65", "p = 64", "small Tm=1", "at most"]),
-    ("calibration.rank=101", "calibration.rank", ["got 101", "smallest budget has 100"]),
     (
         "calibration.models[1].shape={layers: 1, heads: 3, head_dim: 5, parameters: 9}",
         "calibration.rank",

@@ -65,11 +65,16 @@ def test_a_looped_model_has_as_many_features_as_loops_x_layers_x_width(
         parse_study(STUDY, overrides=[*edits, f"calibration.rank={features + 1}"])
 
 
-def test_a_checkpoint_of_unknown_shape_is_held_to_the_budget_alone() -> None:
+def test_a_checkpoint_of_unknown_shape_may_be_asked_for_any_rank() -> None:
     edits = ["calibration.models=[{path: some/model}]", "calibration.budgets=[5000]", "searches=[]"]
-    parse_study(STUDY, overrides=[*edits, "calibration.rank=5000"])
-    with pytest.raises(InputError, match="smallest budget has 5000 tokens"):
-        parse_study(STUDY, overrides=[*edits, "calibration.rank=5001"])
+    parse_study(STUDY, overrides=[*edits, "calibration.rank=5001"])
+
+
+def test_ranks_of_a_search_are_held_to_its_fewest_tokens() -> None:
+    edits = ["searches[0].over.tokens=[30, 60]", "searches[0].trials=1"]
+    parse_study(STUDY, overrides=[*edits, "searches[0].over.rank=[30]"])
+    with pytest.raises(InputError, match=r"got 31; the fewest tokens of the search are 30"):
+        parse_study(STUDY, overrides=[*edits, "searches[0].over.rank=[29, 31]"])
 
 
 def test_the_vocabulary_of_a_size_must_hold_the_tokenizer() -> None:

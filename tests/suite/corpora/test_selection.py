@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,28 @@ def test_positions_that_count_are_those_between_sinks_and_dropped_ones(
     how = Cut(sequence_length=8, sinks=2, drop_last=3)
     found = how.pieces(np.arange(length))
     assert [how.kept(piece) for piece in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "expected", "counted"),
+    [
+        (1, [], []),  # with BOS no more than the sinks
+        (2, [[9, 0, 1]], [1]),
+        (7, [[9, 0, 1, 2, 3, 4, 5, 6]], [6]),
+        (8, [[9, 0, 1, 2, 3, 4, 5, 6]], [6]),  # what is left over is a sink
+        (9, [[9, 0, 1, 2, 3, 4, 5, 6], [9, 7, 8]], [6, 1]),
+    ],
+)
+def test_every_sequence_opens_as_the_tokenizer_opens_it_and_that_never_counts(
+    length: int, expected: list[list[int]], counted: list[int]
+) -> None:
+    how = Cut(sequence_length=8, sinks=2, opening=(9,))
+    found = how.pieces(np.arange(length))
+    assert [piece.tolist() for piece in found] == expected
+    assert [how.kept(piece) for piece in found] == counted
+    without_sinks = replace(how, sinks=0)
+    assert without_sinks.left_out == 1
+    assert without_sinks.kept(found[0] if found else np.array([9])) == min(length, 7) * bool(found)
 
 
 def test_a_mixture_does_not_depend_on_the_order_of_a_corpus_and_depends_on_the_seed() -> None:

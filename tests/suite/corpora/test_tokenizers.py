@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import regex
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from suite.corpora import Corpus, Tokenizer, load_corpus, load_tokenizer
 from suite.corpora.byte_level import END_OF_TEXT, ByteTokenizer
@@ -180,6 +182,29 @@ def test_beginning_token_stands_in_for_a_missing_end(bpe: Tokenizer, tmp_path: P
     with pytest.raises(InputError, match="neither an end-of-sequence nor") as caught:
         make("neither", None, tmp_path, base=tmp_path)
     assert caught.value.key == "pretraining.tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("template", "opens"),
+    [
+        ("<|endoftext|> $A", True),
+        ("<|endoftext|> $A <|endoftext|>", True),
+        ("$A <|endoftext|>", False),
+    ],
+)
+def test_sequences_open_with_the_special_tokens_that_the_tokenizer_puts_first(
+    template: str, opens: bool, bpe: Tokenizer, tmp_path: Path
+) -> None:
+    assert bpe.opening == ByteTokenizer().opening == ()
+    bpe.save(tmp_path / "own")
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / "own/tokenizer.json"))
+    backend.post_processor = TemplateProcessing(
+        single=template, special_tokens=[(END_OF_TEXT, bpe.eos_id)]
+    )
+    backend.save(str(tmp_path / "own/tokenizer.json"))
+    handed_over = make("own", None, tmp_path, base=tmp_path)
+    assert handed_over.opening == ((bpe.eos_id,) if opens else ())
+    assert handed_over.encode("some text") == bpe.encode("some text")
 
 
 def test_tokenizer_inside_a_gguf_file_gives_the_same_tokens(

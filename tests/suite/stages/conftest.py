@@ -7,10 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from suite.corpora.byte_level import ByteTokenizer
+from suite.corpora.byte_level import END_OF_TEXT, ByteTokenizer
 
 
 def checkpoint(folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
@@ -29,6 +31,16 @@ def checkpoint(folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float3
     ByteTokenizer().save(folder)
 
 
+def open_sequences_with_the_separator(folder: Path) -> None:
+    """Let the tokenizer of a checkpoint put token 256 before a text, as others put BOS."""
+    file = str(folder / "tokenizer.json")
+    backend = tokenizers.Tokenizer.from_file(file)
+    backend.post_processor = TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 256)]
+    )
+    backend.save(file)
+
+
 def write_corpus(path: Path, *, seed: int, documents: int = 60) -> None:
     """Documents of 1 to 50 letters; some are all sinks, some are cut in two."""
     letters = random.Random(seed)
@@ -41,10 +53,12 @@ def write_corpus(path: Path, *, seed: int, documents: int = 60) -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints ``model``, ``other model`` and ``half`` (in 16 bits), and four corpora."""
+    """Checkpoints ``model``, ``other model``, ``half`` (in 16 bits), ``opening``; four corpora."""
     folder = tmp_path_factory.mktemp("base")
     checkpoint(folder / "model")
     checkpoint(folder / "other model", seed=1)
+    checkpoint(folder / "opening")
+    open_sequences_with_the_separator(folder / "opening")
     checkpoint(folder / "half", dtype=torch.bfloat16)
     for seed, name in enumerate(("one", "two", "three")):
         write_corpus(folder / f"{name}.jsonl", seed=seed)

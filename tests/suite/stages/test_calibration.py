@@ -127,6 +127,24 @@ def test_every_run_tells_which_way_its_rows_were_captured(
     assert routes["value"].unique().to_list() == ["hooks: LlamaAttention k_proj, v_proj"]
 
 
+def test_more_components_than_tokens_are_a_warning_and_the_basis_is_what_they_allow(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (base / "few.yaml").write_text(STUDY.split("searches:")[0].replace("intervals: 8", ""))
+    edits = ["calibration.budgets=[5, 6, 40]", "calibration.niter=[1]"]
+    arguments = [argument for edit in edits for argument in ("--set", edit)]
+    assert main(["run", str(base / "few.yaml"), "--home", str(tmp_path), *arguments]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "warning: calibration.rank is 6, more than 6 tokens allow" in said
+    home = Home.at(tmp_path)
+    reader = open_reader(home)
+    [run_id] = reader.runs("s").filter(pl.col("kind") == "calibration")["run_id"]
+    ranks = reader.curves([run_id], ["calibration/rank"]).sort("step")
+    assert ranks["value"].to_list() == [4, 5, 6]
+    caption = " ".join((home.reports / "s" / "index.html").read_text().split())
+    assert "Up to 6 tokens are fewer than that rank needs" in caption
+
+
 def test_intervals_are_tracked_and_hold_the_figure(ran: tuple[Home, pl.DataFrame]) -> None:
     home, runs = ran
     for run_id in runs["run_id"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,10 @@ import pytest
 import torch
 
 from lightning_modules.kv.stored_rows import StoredRows
+from suite.corpora import Cut
 from suite.stages.evaluation_rows import RowsKeeper, document_rows
-from suite.study import CalibrationSpec, ModelSpec
 
-
-def spec(tokens: int, *, drop_last: int = 0) -> CalibrationSpec:
-    return CalibrationSpec(
-        models=(ModelSpec(path="m"),),
-        calibrate_on=("one",),
-        evaluate_on=("one",),
-        budgets=(10,),
-        rank=1,
-        sequence_length=8,
-        sinks=2,
-        drop_last=drop_last,
-        evaluation_tokens=tokens,
-    )
+CUT = Cut(sequence_length=8, sinks=2)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +32,12 @@ def test_kept_tokens_are_counted_by_document(
     lengths: list[int], tokens: int, counts: list[int]
 ) -> None:
     pieces = [np.zeros(length, dtype=np.int64) for length in lengths]
-    assert document_rows(pieces, spec(tokens)).tolist() == counts
+    assert document_rows(pieces, CUT, tokens=tokens).tolist() == counts
 
 
 def test_dropped_ends_are_no_rows() -> None:
     pieces = [np.zeros(length, dtype=np.int64) for length in (5, 3, 7)]
-    assert document_rows(pieces, spec(6, drop_last=1)).tolist() == [2, 4]
+    assert document_rows(pieces, replace(CUT, drop_last=1), tokens=6).tolist() == [2, 4]
 
 
 def test_files_appear_once_all_rows_have_come(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lightning_modules.kv.pair import StoredPair
 from lightning_modules.kv_calibration import KVCalibration
 from suite.corpora.byte_level import ByteTokenizer
 from suite.corpora.tokens import cut, ordered, tokenised
-from suite.errors import InputError
+from suite.errors import InputError, SuiteError
 from suite.materials import Materials
 from suite.models import ModelSource, find_checkpoint
 from suite.progress import Display
@@ -138,7 +138,9 @@ def assert_same_bits(one: StoredPair, other: StoredPair) -> None:
         assert torch.equal(left.scatter, right.scatter)
 
 
-def rows_by_hand(stage: Stage, corpus: str, side: Any) -> dict[str, Tensor]:
+def rows_by_hand(
+    stage: Stage, corpus: str, side: Any, *, opening: tuple[int, ...] = (), sinks: int = SINKS
+) -> dict[str, Tensor]:
     """Keys and values of every kept token in 64 bits, document piece by document piece."""
     model = LlamaForCausalLM.from_pretrained(stage.source.folder, dtype=torch.float64).eval()
     outputs: dict[str, list[Tensor]] = {"k_proj": [], "v_proj": []}
@@ -152,11 +154,12 @@ def rows_by_hand(stage: Stage, corpus: str, side: Any) -> dict[str, Tensor]:
     (part,) = stage.context.materials.corpus(corpus).parts(side)
     rows: dict[str, list[Tensor]] = {"key": [], "value": []}
     documents = tokenised(ordered(part.documents, seed=0), ByteTokenizer())
-    for piece in (piece for document in documents for piece in cut(document, LENGTH)):
+    length = LENGTH - len(opening)
+    for piece in (piece for document in documents for piece in cut(document, length)):
         with torch.no_grad():
-            model(torch.from_numpy(piece)[None])
+            model(torch.tensor([[*opening, *piece.tolist()]]))
         for kind, name in (("key", "k_proj"), ("value", "v_proj")):
-            rows[kind].append(torch.cat(outputs[name], dim=1)[SINKS:])
+            rows[kind].append(torch.cat(outputs[name], dim=1)[sinks:])
             outputs[name].clear()
     return {kind: torch.cat(parts) for kind, parts in rows.items()}
 
@@ -182,6 +185,52 @@ def test_moments_are_those_of_the_captured_rows(start: Open, model: str) -> None
         assert_moments_of(stage.at(budget), calibration, budget)
     for corpus in ("two", "three"):
         assert_moments_of(stage.evaluation(corpus), rows_by_hand(stage, corpus, "held_out"), 70)
+
+
+@pytest.mark.parametrize("sinks", [SINKS, 0])
+def test_sequences_begin_as_the_tokenizer_begins_them_and_that_token_is_no_row(
+    start: Open, sinks: int
+) -> None:
+    stage = start(model="opening", precision="64-true", sinks=sinks)
+    stage.ensure(100, 333, evaluate_on=("two",))
+    left_out = max(sinks, 1)
+    rows = rows_by_hand(stage, "one", "train", opening=(256,), sinks=left_out)
+    for budget in (100, 333):
+        assert_moments_of(stage.at(budget), rows, budget)
+    held_out = rows_by_hand(stage, "two", "held_out", opening=(256,), sinks=left_out)
+    assert_moments_of(stage.evaluation("two"), held_out, 70)
+
+
+def test_a_row_that_is_not_finite_names_the_layer_and_the_text(
+    start: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = start(model="opening")
+    (part,) = stage.context.materials.corpus("one").parts("train")
+    documents = [text for text in ordered(part.documents, seed=0) if len(text) >= SINKS]
+    spoiled = documents[5]
+    letters = ByteTokenizer().encode(spoiled)[: LENGTH - 1]
+    load = LlamaForCausalLM.from_pretrained
+
+    def spoiling(*args: Any, **kwargs: Any) -> LlamaForCausalLM:
+        model = load(*args, **kwargs)
+        seen: list[Tensor] = []
+        model.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
+        )
+
+        def spoil(module: Any, inputs: Any, output: Tensor) -> Tensor:
+            at = [row[1 : 1 + len(letters)].tolist() == letters for row in seen[-1]]
+            return output.masked_fill(torch.tensor(at)[:, None, None], torch.nan)
+
+        attention = model.model.layers[1].self_attn
+        attention.k_proj.register_forward_hook(spoil)
+        return model
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", spoiling)
+    with pytest.raises(SuiteError, match="keys of layer 1, loop 0 hold NaN") as caught:
+        stage.ensure(333)
+    assert repr(spoiled[: LENGTH - 1].strip()) in str(caught.value)
+    assert not stage.files()
 
 
 def test_single_precision_means_32_bits_whatever_the_checkpoint_is_stored_in(start: Open) -> None:
