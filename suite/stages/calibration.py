@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ import polars as pl
 
 from suite.cells import Cell, calibration_cell, pretraining_cells
 from suite.models import MODEL_DIGEST_TAG, ModelSource, find_checkpoint
-from suite.stages.context import StageContext
+from suite.stages.context import StageContext, TrackedCell
 from suite.stages.moments import MomentsCache
 from suite.stages.pretraining import model_folder
 from suite.study import CalibrationSpec, Niter
 from suite.study_rules import model_label
+from suite.tracking.curves import live
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import DatasetRecord
 
@@ -54,13 +56,32 @@ def run_calibration(context: StageContext) -> None:
                 if not context.needs_work(cell, found):
                     continue
                 context.stop.check()
+                met = _met_budgets(context, found, spec)
                 recorder = context.begin(
                     cell,
                     found,
+                    resumed_from=met[-1] if met else -1,
                     trainer=spec.trainer,
                     datasets=calibration_datasets(context, corpus, spec.evaluate_on),
                 )
-                _calibrate(context, cache, source, corpus, niter, cell, recorder)
+                left = spec.budgets[len(met) :]
+                _calibrate(context, cache, source, corpus, niter, cell, recorder, left)
+
+
+def _met_budgets(
+    context: StageContext, found: TrackedCell | None, spec: CalibrationSpec
+) -> tuple[int, ...]:
+    """The first budgets whose figures an earlier attempt has put on record.
+
+    Never the last: its bases are what the run keeps, and they are solved for with its figures.
+    """
+    if found is None:
+        return ()
+    figure = f"key/relative_error/{spec.evaluate_on[-1]}"
+    points = live(context.reader.curves([found.run_id], [figure]))
+    on_record = set(points["step"])
+    met = itertools.takewhile(on_record.__contains__, spec.budgets[:-1])
+    return tuple(met)
 
 
 def calibration_datasets(
@@ -116,6 +137,7 @@ def _calibrate(
     niter: Niter,
     cell: Cell,
     recorder: RunRecorder,
+    budgets: Sequence[int],
 ) -> None:
     from lightning_modules.kv.solve import calibrate
 
@@ -130,8 +152,9 @@ def _calibrate(
             evaluate_on=spec.evaluate_on,
             keep_rows=spec.intervals > 0,
         )
+        met = len(spec.budgets) - len(budgets)
         with context.display.task(cell.name, len(spec.budgets)) as advance:
-            for done, budget in enumerate(spec.budgets, start=1):
+            for done, budget in enumerate(budgets, start=met + 1):
                 moments = cache.at(source, corpus, budget)
                 solved = calibrate(
                     moments,
@@ -142,6 +165,10 @@ def _calibrate(
                     device=cache.device,
                 )
                 figures = _evaluate(cache, source, spec, solved, budget)
+                for name, table in (("curve", figures.curve), ("by_layer", figures.by_layer)):
+                    text = json.dumps(table, allow_nan=False).encode()
+                    recorder.keep_text("errors", f"{name}-{budget}.json", text)
+                # last, so that a budget with figures on record has its tables, too
                 recorder.log(
                     {
                         **figures.metrics,
@@ -151,9 +178,6 @@ def _calibrate(
                     },
                     budget,
                 )
-                for name, table in (("curve", figures.curve), ("by_layer", figures.by_layer)):
-                    text = json.dumps(table, allow_nan=False).encode()
-                    recorder.keep_text("errors", f"{name}-{budget}.json", text)
                 advance(done, f"{budget:,} tokens")
                 context.stop.check()
         about = {

@@ -16,9 +16,12 @@ from transformers import LlamaForCausalLM
 
 import suite
 from lightning_modules.kv import DEFINITIONS, KVCapture
+from lightning_modules.kv import solve as solve_module
 from suite.cli import main
 from suite.corpora.byte_level import ByteTokenizer
+from suite.errors import SuiteError
 from suite.models import ModelSource
+from suite.tracking.curves import live
 from suite.tracking.home import Home
 from suite.tracking.reader import open_reader
 
@@ -125,6 +128,44 @@ def test_every_run_tells_which_way_its_rows_were_captured(
     routes = params.filter(pl.col("key") == "capture.route")
     assert sorted(routes["run_id"]) == sorted(runs["run_id"])
     assert routes["value"].unique().to_list() == ["hooks: LlamaAttention k_proj, v_proj"]
+
+
+@pytest.mark.parametrize("met", [0, 1, 2])
+def test_a_cell_that_was_cut_off_goes_on_from_the_budgets_that_it_has_met(
+    met: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base / "cut.yaml").write_text(STUDY.split("searches:")[0])
+    budgets = [60, 100, 300]
+    command = ["run", str(base / "cut.yaml"), "--set", "calibration.niter=[1]"]
+    command += ["--set", f"calibration.budgets={budgets}"]
+    assert main([*command, "--home", str(tmp_path / "whole")]) == 0
+    solve, solved = solve_module.calibrate, []
+
+    def counted(moments: Any, **settings: Any) -> Any:
+        solved.append(moments.key.count)
+        return solve(moments, **settings)
+
+    def cut_off(moments: Any, **settings: Any) -> Any:
+        if len(solved) == met:
+            raise SuiteError("cut off")
+        return counted(moments, **settings)
+
+    monkeypatch.setattr(solve_module, "calibrate", cut_off)
+    assert main([*command, "--home", str(tmp_path / "cut")]) == 1
+    assert solved == budgets[:met]
+    solved.clear()
+    monkeypatch.setattr(solve_module, "calibrate", counted)
+    assert main([*command, "--home", str(tmp_path / "cut")]) == 0
+    assert solved == budgets[met:]
+    curves = []
+    for name in ("whole", "cut"):
+        reader = open_reader(Home.at(tmp_path / name))
+        [run_id] = reader.runs("s").filter(pl.col("kind") == "calibration")["run_id"]
+        points = live(reader.curves([run_id])).filter(~pl.col("key").str.contains("second"))
+        curves.append(points.select("key", "step", "value").sort("key", "step"))
+        errors = artifacts(Home.at(tmp_path / name), run_id) / "errors"
+        assert len(list(errors.glob("curve-*.json"))) == len(budgets)
+    assert curves[0].equals(curves[1])
 
 
 def test_more_components_than_tokens_are_a_warning_and_the_basis_is_what_they_allow(
