@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint bench bench-gpu soak clean
 
 demo: $(READY)
 	$(BIN)/suite run demo
@@ -18,6 +18,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/pytest -m benchmark -s
+
+bench-gpu: $(READY)
+	$(BIN)/pytest -m gpu -s
 
 soak: $(READY)
 	$(BIN)/pytest -m slow --override-ini timeout=3600
