@@ -100,9 +100,15 @@ def _plan_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--utilisation",
         type=_share,
-        default=0.4,
         metavar="SHARE",
-        help="share of the peak that the work is assumed to reach (default: 0.4)",
+        help="share of the peak that the work is assumed to reach (default: 0.4; with --measure "
+        "1, since products are most of the work)",
+    )
+    verb.add_argument(
+        "--measure",
+        action="store_true",
+        help="take the rates of products that this machine is seen to reach for its peaks, "
+        "instead of those of an H100 or H200",
     )
     verb.add_argument(
         "--peak-tflops",

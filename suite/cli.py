@@ -91,11 +91,20 @@ def _plan(options: argparse.Namespace) -> int:
     from suite.study_file import load_study
 
     study, _ = load_study(options.study, options.overrides)
+    peaks = (options.peak_tflops * 1e12, options.peak_float64_tflops * 1e12)
+    utilisation, measured = 0.4, None
+    if options.measure:
+        from suite.rates import measured_rates
+
+        rates = measured_rates()
+        peaks = (rates.flops, rates.double_flops)
+        utilisation, measured = 1.0, f"measured on {rates.device} in {rates.precision}"
     plan = plan_study(
         study,
-        peak_flops=options.peak_tflops * 1e12,
-        double_peak_flops=options.peak_float64_tflops * 1e12,
-        utilisation=options.utilisation,
+        peak_flops=peaks[0],
+        double_peak_flops=peaks[1],
+        utilisation=options.utilisation or utilisation,
+        rates=measured,
     )
     print_plan(plan)
     return 0

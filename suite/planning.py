@@ -68,6 +68,7 @@ class Plan:
         searches: trials of all searches.
         held_out: names of the cells that the law holds out; they run after the other
             pretraining cells, once the law has predicted them.
+        rates: where the peaks come from, in words; none where they were given.
     """
 
     study: str
@@ -78,6 +79,7 @@ class Plan:
     cache_bytes: float
     searches: int
     held_out: tuple[str, ...] = ()
+    rates: str | None = None
 
     @property
     def flops(self) -> float:
@@ -97,7 +99,12 @@ class Plan:
 
 
 def plan_study(
-    study: Study, *, peak_flops: float, double_peak_flops: float, utilisation: float
+    study: Study,
+    *,
+    peak_flops: float,
+    double_peak_flops: float,
+    utilisation: float,
+    rates: str | None = None,
 ) -> Plan:
     """Cost every cell of a study.
 
@@ -112,6 +119,7 @@ def plan_study(
         peak_flops: peak of one device, operations a second.
         double_peak_flops: its peak in float64.
         utilisation: share of the peak, above 0 and at most 1.
+        rates: where the peaks come from, in words.
     """
     cells: list[CellCost] = []
     held_out: list[CellCost] = []
@@ -130,6 +138,7 @@ def plan_study(
         cache_bytes=_cache_bytes(study, study.calibration) if study.calibration else 0.0,
         searches=sum(search.trials for search in study.searches),
         held_out=tuple(cell.name for cell in held_out),
+        rates=rates,
     )
 
 
@@ -279,8 +288,9 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     console.print(table)
     console.print(
         f"In all {plan.flops:.3g} FLOPs, {plan.total_hours:,.3g} device-hours at "
-        f"{plan.utilisation:.0%} of {plan.peak_flops / 1e12:,.0f} TFLOP/s "
-        f"({plan.double_peak_flops / 1e12:,.0f} in float64, for moments and solves)."
+        f"{plan.utilisation:.0%} of {_tera(plan.peak_flops)} TFLOP/s "
+        f"({_tera(plan.double_peak_flops)} in float64, for moments and solves)"
+        f"{f', {plan.rates}' if plan.rates else ''}."
     )
     if plan.held_out:
         console.print(
@@ -306,6 +316,12 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
         console.print(f"Searches add {plan.searches} solves, not counted above.")
     if any(cell.flops is None for cell in plan.cells):
         console.print("? : the model's shape is known once it is loaded, or declared as `shape`.")
+
+
+def _tera(flops: float) -> str:
+    """Tera-operations a second, in whole ones where there are many."""
+    tera = flops / 1e12
+    return f"{tera:,.0f}" if tera >= 10 else f"{tera:.2g}"
 
 
 def format_bytes(count: float) -> str:

@@ -8,7 +8,10 @@ import pytest
 from rich.console import Console
 
 from lightning_modules.looplm.sizes import PRESETS, resolve
+from suite import rates as rates_module
+from suite.cli import main
 from suite.planning import format_bytes, plan_study, print_plan, training_memory
+from suite.rates import Rates
 from suite.study import (
     CalibrationSpec,
     KVShape,
@@ -337,3 +340,33 @@ def test_held_out_cells_are_planned_last_and_said_to_be() -> None:
 )
 def test_bytes_are_written_in_the_unit_that_fits(count: float, text: str) -> None:
     assert format_bytes(count) == text
+
+
+def test_measured_rates_are_those_of_products_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rates_module, "_SIDE", {"cpu": 384, "cuda": 384})
+    rates = rates_module.measured_rates()
+    # a pocket calculator and a supercomputer are ruled out
+    assert 1e7 < rates.double_flops < 1e17
+    assert 1e7 < rates.flops < 1e17
+    seen: list[Rates] = []
+
+    measure = rates_module.measured_rates
+
+    def watched() -> Rates:
+        seen.append(measure())
+        return seen[-1]
+
+    monkeypatch.setattr(rates_module, "measured_rates", watched)
+    assert main(["plan", "kv-calibration", "--measure"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    study, _ = load_study("kv-calibration")
+    expected = plan_study(
+        study,
+        peak_flops=seen[0].flops,
+        double_peak_flops=seen[0].double_flops,
+        utilisation=1.0,
+    )
+    assert f"{expected.total_hours:,.3g} device-hours at 100% of" in said
+    assert f"measured on {rates.device} in {rates.precision}." in said
