@@ -7,6 +7,7 @@ for 80,000 of Llama 3.1 8B in 16. Neither writing nor reading holds more than on
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch import Tensor
 from lightning_modules.kv.files import DamagedFileError
 from lightning_modules.kv.layout import Kind
 
-_FORMAT = "loopkv-rows-1"
+_FORMAT = "loopkv-rows-2"  # 2: with a digest of the rows
 _TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -30,6 +31,7 @@ _TYPES = {
     torch.float16: "F16",
 }
 _CHUNK = 1024  # rows read at once
+_NO_DIGEST = "0" * 64  # stands in the header until all rows have come
 
 
 class RowsWriter:
@@ -48,38 +50,48 @@ class RowsWriter:
         self._count = count
         self._documents = documents
         self._written = 0
+        self._shape: tuple[int, int] = (count, 0)
+        self._dtype = torch.float32
+        self._digest = hashlib.sha256()
 
     def append(self, rows: Tensor) -> None:
         """Adds rows ``[n, p]``, all calls of one precision and width."""
         if not self._written:
-            self._begin(rows)
-        self._file.write(rows.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            self._shape, self._dtype = (self._count, rows.shape[1]), rows.dtype
+            self._file.write(self._header(_NO_DIGEST))
+        content = _bytes(rows)
+        self._file.write(content)
+        self._digest.update(content)
         self._written += len(rows)
 
-    def _begin(self, rows: Tensor) -> None:
-        size = self._count * rows.shape[1] * rows.element_size()
+    def _header(self, digest: str) -> bytes:
+        """What comes before the rows; as long whatever the digest."""
         documents = ",".join(map(str, self._documents))
+        size = self._shape[0] * self._shape[1] * self._dtype.itemsize
         header = json.dumps(
             {
-                "__metadata__": {"format": _FORMAT, "documents": documents},
+                "__metadata__": {"format": _FORMAT, "documents": documents, "sha256": digest},
                 "rows": {
-                    "dtype": _TYPES[rows.dtype],
-                    "shape": [self._count, rows.shape[1]],
+                    "dtype": _TYPES[self._dtype],
+                    "shape": self._shape,
                     "data_offsets": [0, size],
                 },
             }
         ).encode()
         header += b" " * (-len(header) % 8)
-        self._file.write(len(header).to_bytes(8, "little") + header)
+        return len(header).to_bytes(8, "little") + header
 
     def close(self) -> None:
-        """Checks that all rows have come.
+        """Checks that all rows have come, and puts their digest into the header.
 
         Raises:
             ValueError: they have not.
         """
         if self._written != self._count:
             raise ValueError(f"{self._written} rows came of {self._count}")
+        self._file.seek(0)
+        self._file.write(self._header(self._digest.hexdigest()))
+        self._file.seek(0, 2)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,10 +101,12 @@ class StoredRows:
     Attributes:
         path: the file.
         documents: rows of each document, in order.
+        digest: SHA-256 of the rows as bytes.
     """
 
     path: Path
     documents: NDArray[np.int64]
+    digest: str
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -112,7 +126,19 @@ class StoredRows:
         counts = np.array([int(count) for count in told.split(",")], dtype=np.int64)
         if header.get("format") != _FORMAT or counts.sum() != shape[0]:
             raise DamagedFileError(path, f"{shape[0]} rows, of which {counts.sum()} are told")
-        return cls(path=path, documents=counts)
+        return cls(path=path, documents=counts, digest=header.get("sha256", _NO_DIGEST))
+
+    def check(self) -> None:
+        """Read all rows and see that they are those that were written.
+
+        Raises:
+            SuiteError: they are not.
+        """
+        digest = hashlib.sha256()
+        for rows in self.chunks():
+            digest.update(_bytes(rows))
+        if digest.hexdigest() != self.digest:
+            raise DamagedFileError(self.path, "its rows do not have the digest in its header")
 
     def chunks(self) -> Iterator[Tensor]:
         """All rows in order, some ``[n, p]`` at a time."""
@@ -121,6 +147,10 @@ class StoredRows:
             count = rows.get_shape()[0]
             for start in range(0, count, _CHUNK):
                 yield rows[start : min(start + _CHUNK, count)]
+
+
+def _bytes(rows: Tensor) -> memoryview:
+    return rows.detach().cpu().contiguous().view(torch.uint8).numpy().data
 
 
 def rows_path(moments: Path, kind: Kind) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,16 +131,16 @@ class MomentsCache:
         if not self._readable(path):
             return False
         kinds = StoredPair.open(path).kinds if keep_rows else ()
-        return all(_has_rows(rows_path(path, kind)) for kind in kinds)
+        return all(self._readable(rows_path(path, kind), _check_rows) for kind in kinds)
 
-    def _readable(self, path: Path) -> bool:
-        """Whether a file of moments is there and whole; each is read through once a process."""
+    def _readable(self, path: Path, check: Callable[[Path], None] | None = None) -> bool:
+        """Whether a file is there and whole; each is read through once a process."""
         if not path.is_file():
             return False
         state = path.stat()
         seen = (path, state.st_mtime_ns, state.st_size, state.st_ino)
         if seen not in self._whole:
-            if not _readable(path):
+            if not _readable(path, check or _check_moments):
                 return False
             self._whole.add(seen)
         return True
@@ -287,14 +287,26 @@ def _file(folder: Path, tokens: int) -> Path:
     return folder / f"tokens-{tokens}.safetensors"
 
 
-def _readable(path: Path) -> bool:
-    """Whether a file of moments is there and whole; a damaged one is reported and removed."""
-    from lightning_modules.kv.files import DamagedFileError, load_tensors
+def _check_moments(path: Path) -> None:
+    from lightning_modules.kv.files import load_tensors
+
+    load_tensors(path, ())
+
+
+def _check_rows(path: Path) -> None:
+    from lightning_modules.kv.stored_rows import StoredRows
+
+    StoredRows.open(path).check()
+
+
+def _readable(path: Path, check: Callable[[Path], None] = _check_moments) -> bool:
+    """Whether a file is there and passes a check; one that is damaged is reported and removed."""
+    from lightning_modules.kv.files import DamagedFileError
 
     if not path.is_file():
         return False
     try:
-        load_tensors(path, ())
+        check(path)
     except DamagedFileError as error:
         warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
         path.unlink()
@@ -314,22 +326,6 @@ def _check_groups(documents: Mapping[str, NDArray[np.int64]], groups: int) -> No
                 "set this to 0",
                 key="calibration.intervals",
             )
-
-
-def _has_rows(path: Path) -> bool:
-    """Whether a file of rows is there; one that was cut short is reported and removed."""
-    from lightning_modules.kv.files import DamagedFileError
-    from lightning_modules.kv.stored_rows import StoredRows
-
-    try:
-        StoredRows.open(path)
-    except FileNotFoundError:
-        return False
-    except DamagedFileError as error:
-        warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
-        path.unlink()
-        return False
-    return True
 
 
 def _largest_below(folder: Path, tokens: int) -> MomentsPair | None:

@@ -63,6 +63,17 @@ def test_rows_come_back_from_their_file(tmp_path: Path, dtype: torch.dtype, cuts
     found = stored(tmp_path / "rows", rows, DOCUMENTS, cuts)
     assert found.documents.tolist() == DOCUMENTS.tolist()
     assert torch.equal(torch.cat([*found.chunks()]), rows)
+    found.check()
+
+
+def test_one_changed_bit_of_the_rows_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    stored(path, text(1, DOCUMENTS), DOCUMENTS)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match="do not have the digest"):
+        StoredRows.open(path).check()
 
 
 def test_a_file_of_rows_that_is_not_whole_is_refused(tmp_path: Path) -> None:
