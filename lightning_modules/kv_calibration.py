@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -125,6 +126,15 @@ def piece_loader(
     )
 
 
+@contextmanager
+def _whole(moments: MomentsPair) -> Iterator[MomentsPair]:
+    """The sums of all ranks, for as long as somebody looks at them."""
+    whole = moments.gathered()
+    yield whole
+    if whole is not moments:
+        whole.release()
+
+
 class RowsTaker(Protocol):
     """Takes rows ``[n, p_k]`` and ``[n, p_v]`` of an evaluation corpus as they come."""
 
@@ -143,8 +153,9 @@ class KVCalibration(LightningModule):
         drop_last: last positions of each sequence that are left out.
         evaluation_tokens: kept tokens of each evaluation corpus.
         evaluate_on: names of the evaluation corpora, in the order of the validation loaders.
-        on_budget: takes the tokens and the moments when a budget is met, to the token.
-        on_evaluated: takes the name and the moments of an evaluation corpus.
+        on_budget: takes the tokens and the moments when a budget is met, to the token. The
+            moments are its own only until it returns.
+        on_evaluated: takes the name and the moments of an evaluation corpus, likewise.
         on_rows: takes the rows of evaluation corpora, where somebody wants them.
         on_progress: takes the kept tokens so far.
         stop: when it is set, the pass ends with the batch or evaluation corpus under way.
@@ -199,6 +210,11 @@ class KVCalibration(LightningModule):
 
     def on_fit_end(self) -> None:
         """Let go of the moments: whoever wants them has been given them."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._moments is not None:
+            self._moments.release()
         self._moments = None
 
     def on_validation_start(self) -> None:
@@ -237,7 +253,8 @@ class KVCalibration(LightningModule):
             keys, values, at = keys[taken:], values[taken:], at + taken
             if max(at, batch.following) < self._budgets[0]:
                 break
-            self._on_budget(self._budgets.pop(0), moments.gathered())
+            with _whole(moments) as whole:
+                self._on_budget(self._budgets.pop(0), whole)
         self._on_progress(at)
         if not self._budgets or self._stop.requested:
             self.trainer.should_stop = True
@@ -262,7 +279,8 @@ class KVCalibration(LightningModule):
         if self._on_rows is not None:
             self._on_rows(corpus, keys, values)
         if max(batch.first + len(keys), batch.following) >= self._evaluation_tokens:
-            self._on_evaluated(corpus, moments.gathered())
-            self._moments = None
+            with _whole(moments) as whole:
+                self._on_evaluated(corpus, whole)
+            self._let_go()
             self._evaluated += 1
             self._stop.check()

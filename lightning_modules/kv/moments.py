@@ -165,6 +165,15 @@ class Moments(Metric):
         super().reset()
         self._clear(device)
 
+    def release(self) -> None:
+        """Let go of the sums at once; nothing can be done with them afterwards.
+
+        A metric of torchmetrics refers to itself, so that its memory outlasts its last user until
+        the garbage collector comes by.
+        """
+        for name in self._defaults:
+            setattr(self, name, torch.zeros(0))
+
     def _clear(self, device: torch.device) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)

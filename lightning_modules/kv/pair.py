@@ -113,8 +113,7 @@ class StoredPair:
     def of(self, kind: Kind) -> CentredMoments:
         """See ``PairOfMoments``; read anew each time."""
         tensors, _ = load_tensors(self.path, [f"{kind}.{name}" for name in _STATES], verify=False)
-        # a copy, since the file's own pages cannot be written to
-        return centred_state({name: tensors[f"{kind}.{name}"].clone() for name in _STATES})
+        return centred_state({name: tensors[f"{kind}.{name}"] for name in _STATES})
 
 
 class MomentsPair:
@@ -165,6 +164,11 @@ class MomentsPair:
         for moments in self.moments.values():
             moments.to(device)
         return self
+
+    def release(self) -> None:
+        """Let go of the sums; nothing else can be done with the pair afterwards."""
+        for moments in self.moments.values():
+            moments.release()
 
     def update(self, keys: Tensor, values: Tensor) -> None:
         """Take in rows ``[n, p_k]`` and ``[n, p_v]`` of the same n tokens."""

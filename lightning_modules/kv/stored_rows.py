@@ -8,7 +8,6 @@ for 80,000 of Llama 3.1 8B in 16. Neither writing nor reading holds more than on
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lightning_modules.kv.files import DamagedFileError
+from lightning_modules.kv.files import DamagedFileError, bytes_of, header_bytes
 from lightning_modules.kv.layout import Kind
 
 _FORMAT = "loopkv-rows-2"  # 2: with a digest of the rows
-_TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-}
 _CHUNK = 1024  # rows read at once
 _NO_DIGEST = "0" * 64  # stands in the header until all rows have come
 
@@ -59,7 +52,7 @@ class RowsWriter:
         if not self._written:
             self._shape, self._dtype = (self._count, rows.shape[1]), rows.dtype
             self._file.write(self._header(_NO_DIGEST))
-        content = _bytes(rows)
+        content = bytes_of(rows)
         self._file.write(content)
         self._digest.update(content)
         self._written += len(rows)
@@ -67,19 +60,8 @@ class RowsWriter:
     def _header(self, digest: str) -> bytes:
         """What comes before the rows; as long whatever the digest."""
         documents = ",".join(map(str, self._documents))
-        size = self._shape[0] * self._shape[1] * self._dtype.itemsize
-        header = json.dumps(
-            {
-                "__metadata__": {"format": _FORMAT, "documents": documents, "sha256": digest},
-                "rows": {
-                    "dtype": _TYPES[self._dtype],
-                    "shape": self._shape,
-                    "data_offsets": [0, size],
-                },
-            }
-        ).encode()
-        header += b" " * (-len(header) % 8)
-        return len(header).to_bytes(8, "little") + header
+        text = {"format": _FORMAT, "documents": documents, "sha256": digest}
+        return header_bytes({"rows": (self._dtype, self._shape)}, text)
 
     def close(self) -> None:
         """Checks that all rows have come, and puts their digest into the header.
@@ -136,7 +118,7 @@ class StoredRows:
         """
         digest = hashlib.sha256()
         for rows in self.chunks():
-            digest.update(_bytes(rows))
+            digest.update(bytes_of(rows))
         if digest.hexdigest() != self.digest:
             raise DamagedFileError(self.path, "its rows do not have the digest in its header")
 
@@ -147,10 +129,6 @@ class StoredRows:
             count = rows.get_shape()[0]
             for start in range(0, count, _CHUNK):
                 yield rows[start : min(start + _CHUNK, count)]
-
-
-def _bytes(rows: Tensor) -> memoryview:
-    return rows.detach().cpu().contiguous().view(torch.uint8).numpy().data
 
 
 def rows_path(moments: Path, kind: Kind) -> Path:

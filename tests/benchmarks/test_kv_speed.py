@@ -222,7 +222,7 @@ def _peak_of_a_calibration(shape: Size, tokens: int, folder: str) -> int:
         for data in batches(len(name), count):
             pair.update(data, data)
         pair.save(Path(folder) / name)
-        del pair
+        pair.release()
     calibration = StoredPair.open(Path(folder) / "calibration")
     evaluation = StoredPair.open(Path(folder) / "evaluation")
     for niter in (8, "exact"):
