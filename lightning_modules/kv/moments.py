@@ -230,9 +230,10 @@ class Moments(Metric):
         """
         if not self.num_rows:
             raise ValueError("moments of no rows are not defined")
-        return centred_state({name: tensor.clone() for name, tensor in self._state().items()})
+        return centred_state({name: tensor.clone() for name, tensor in self.states().items()})
 
-    def _state(self) -> dict[str, Tensor]:
+    def states(self) -> dict[str, Tensor]:
+        """The states by name, which ``state_dict`` would copy."""
         return {name: getattr(self, name) for name in self._defaults}
 
     def gathered(self) -> Moments:

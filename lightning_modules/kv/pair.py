@@ -196,7 +196,7 @@ class MomentsPair:
         header = {} if self.layout is None else {"layout": json.dumps(self.layout.to_dict())}
         for kind, moments in self.moments.items():
             header[f"{kind} width"] = str(moments.width)
-            tensors |= {f"{kind}.{name}": part.cpu() for name, part in moments.state_dict().items()}
+            tensors |= {f"{kind}.{name}": part for name, part in moments.states().items()}
         save_tensors(path, tensors, header)
 
     @classmethod
