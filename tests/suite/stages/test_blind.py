@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.cells import Cell
+from suite.reports.tracked import read_tracked
 from suite.stages.blind import predict_held_out
 from suite.stages.context import StageContext
 from suite.stages.law import run_law
@@ -358,3 +359,38 @@ def test_a_prediction_that_read_a_deleted_run_is_not_made_again_after_the_outcom
     assert runs_of(context, "prediction") == [first]
     assert "it would not be blind" in said(context)
     assert len(runs_of(context, "law")) == 2
+
+
+def blindness(context: StageContext) -> dict[str, str]:
+    """What the report says of each held-out cell."""
+    tracked = read_tracked(context.reader, context.study.name)
+    return {cell.name: tracked.blindness[cell.run_id].words for cell in tracked.pretraining
+            if tracked.held_out(cell)}  # fmt: skip
+
+
+def test_deleting_what_was_trained_before_does_not_earn_the_mark(
+    home: Home, training: FakeTraining
+) -> None:
+    run(home, "law.hold_out={}")
+    known = {row["name"]: row["run_id"] for row in runs_of(context_of(home), "pretraining")}
+    delete(home, HELD_OUT[0])
+    delete(home, HELD_OUT[1])
+    context = run(home)
+    assert len(runs_of(context, "prediction")) == 1
+    assert blindness(context) == {
+        name: f"run {known[name]}, which was deleted, had measured the same cell before the "
+        "prediction was complete"
+        for name in HELD_OUT
+    }
+
+
+def test_deleting_a_prediction_that_did_not_come_true_leaves_a_trace(
+    home: Home, training: FakeTraining
+) -> None:
+    first = run(home, "law.huber_delta=0.01", stages=STAGES[:2])
+    (wrong,) = runs_of(first, "prediction")
+    context = run(home)
+    assert set(blindness(context).values()) == {"blind, one of 2 predictions on record"}
+    context.store.delete_run(wrong["run_id"])
+    said_of_it = "blind, one of 2 predictions on record, of which 1 was deleted"
+    assert blindness(context) == dict.fromkeys(HELD_OUT, said_of_it)
