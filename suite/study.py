@@ -225,8 +225,8 @@ class LawSpec:
         resamples: resamples of the fitted cells, for 95 % intervals: at least 100, or 0 for no
             intervals.
         tests: further held-out tests, within the cells that are fitted: without each ``size``
-            or ``recurrence`` in turn, from the ``first`` 25, 50 and 75 % of the tokens, and
-            without each ``cell``.
+            or ``recurrence`` in turn, from the ``first`` 25, 50 and 75 % of the tokens (smoothed
+            and thinned from these alone), and without each ``cell``.
         ablations: whether every test is also made of the law without each of its terms.
         test_starts: starts of each fit of a test.
     """
