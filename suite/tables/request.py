@@ -93,8 +93,6 @@ class FitRequest:
                 check_plain(self.fixed)
             except InputError as error:
                 raise InputError(f"{error}; repeat --fix NAME=VALUE", key="--fix") from None
-        if self.bootstrap and repeats:
-            raise InputError("there are no intervals for data_constrained yet", key="--bootstrap")
         self._check_profile(form)
         self._check_compare()
         self.places(form)
@@ -110,6 +108,11 @@ class FitRequest:
         if self.profile and not self.bootstrap:
             raise InputError(
                 "the resamples say how far a profile may rise; give --bootstrap too",
+                key="--profile",
+            )
+        if self.profile and form.name == "data_constrained":
+            raise InputError(
+                "there are no profiles of data_constrained; its intervals are those of --bootstrap",
                 key="--profile",
             )
         shapes = [symbol.name for term in form.terms for symbol in term.symbols[1:]]
