@@ -208,7 +208,8 @@ class LawSpec:
     on record.
 
     Attributes:
-        form: ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
+        form: a law of ``suite.laws.forms.FORMS`` whose variables the cells have:
+            ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
             ``recurrence_equivalence`` (N within and outside the loop, D and T_m),
             ``looplm_stepwise`` (N, D and the loop step, for a study of one T_m), or a sum of
             terms, such as ``parameters + tokens + rising recurrence`` (``looplm_total`` without
