@@ -231,6 +231,8 @@ def test_repeated_data_from_the_command_line(
         ({}, ("--form", "looplm_total"), "--t: t.csv has no column 'recurrence'"),
         ({}, ("--where", "size == 'S'"), "--n: params (parameters) is 5e+07 in all 8 points that "
          "are left to fit after --where; the law 'chinchilla' needs at least two levels of N"),
+        ({}, ("--where", "tokens == 1e9"), "--d: tokens (tokens) is 1e+09 in all 6 points that "
+         "are left to fit after --where; the law 'chinchilla' needs at least two levels of D"),
         ({}, ("--drop-highest", "20"), "4 points are left to fit after --drop-highest, and the law "
          "'chinchilla' has 5 parameters"),
         ({}, ("--drop-highest", "24"), "--drop-highest: got 24 of 24 points"),
@@ -284,6 +286,18 @@ def test_bad_input_is_told_what_to_mend_and_writes_nothing(
     assert message in err
     assert (code, out) == (2, "")
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_fewer_rows_than_parameters_are_refused(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    runs[[0, 7, 14, 23]].write_csv(tmp_path / "t.csv")
+    code, out, err = suite_fit(tmp_path / "t.csv", *FEW)
+    assert (code, out) == (2, "")
+    assert (
+        "4 points are left to fit, and the law 'chinchilla' has 5 parameters; at least 5 points "
+        "are needed"
+    ) in err
 
 
 @pytest.mark.parametrize(
@@ -374,11 +388,13 @@ def test_what_is_odd_but_possible_is_a_warning(
     suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
 ) -> None:
     pl.concat([runs, runs.head(2)]).write_csv(tmp_path / "twice.csv")
-    text = suite_fit(tmp_path / "twice.csv", *FEW, "--t", "tokens")[1]
+    code, text, _ = suite_fit(tmp_path / "twice.csv", *FEW, "--t", "tokens")
+    assert code == 0
     assert "warning: 2 points repeat another point exactly" in text
     assert "warning: --t is not read by the law chinchilla" in text
     runs.with_columns(pl.col("loss").exp()).write_csv(tmp_path / "perplexity.csv")
-    text = suite_fit(tmp_path / "perplexity.csv", *FEW)[1]
+    code, text, _ = suite_fit(tmp_path / "perplexity.csv", *FEW)
+    assert code == 0
     assert "a perplexity is no loss, its logarithm is" in text
 
 
