@@ -98,7 +98,7 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         type=_count,
         default=0,
         metavar="K",
-        help="leave out the K points with the highest losses",
+        help="leave out the K points with the highest losses, of those that are fitted",
     )
     fit = verb.add_argument_group("fit")
     fit.add_argument(

@@ -15,8 +15,8 @@ _AXES = {"sizes": {"parameters", "parameters_recurrent"}, "recurrences": {"recur
 _ABSENT = {
     "x": "it reads a variable x of the user's choice, and the runs of a study have none",
     "unique_tokens": (
-        "it is fitted in two steps to runs on several amounts of unique text, and the cells of a "
-        "study share one corpus"
+        "it is fitted to runs on several amounts of unique text, and the cells of a study share "
+        "one corpus"
     ),
 }
 _STEP_METRICS = ("train/loss_at_step", "val/loss_at_step")

@@ -216,7 +216,8 @@ class LawSpec:
     on record.
 
     Attributes:
-        form: ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
+        form: a law of ``suite.laws.forms.FORMS`` whose variables the cells have:
+            ``looplm_total`` (N, D and T_m; 10 parameters), ``chinchilla`` (N and D),
             ``recurrence_equivalence`` (N within and outside the loop, D and T_m),
             ``looplm_stepwise`` (N, D and the loop step, for a study of one T_m), or a sum of
             terms, such as ``parameters + tokens + rising recurrence`` (``looplm_total`` without
@@ -233,8 +234,8 @@ class LawSpec:
         resamples: resamples of the fitted cells, for 95 % intervals: at least 100, or 0 for no
             intervals.
         tests: further held-out tests, within the cells that are fitted: without each ``size``
-            or ``recurrence`` in turn, from the ``first`` 25, 50 and 75 % of the tokens, and
-            without each ``cell``.
+            or ``recurrence`` in turn, from the ``first`` 25, 50 and 75 % of the tokens (smoothed
+            and thinned from these alone), and without each ``cell``.
         ablations: whether every test is also made of the law without each of its terms.
         test_starts: starts of each fit of a test.
     """

@@ -1,6 +1,7 @@
-"""What the reader leaves out of a tracking store, because reports must not see it.
+"""What the reader does not tell of a tracking store, because no report needs it.
 
-Runs that were deleted, where artifacts lie, and the newest time on record.
+Whether a run of some id is there, deleted or not, where its artifacts lie, and the newest time on
+record.
 """
 
 from __future__ import annotations

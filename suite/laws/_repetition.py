@@ -104,24 +104,24 @@ class DataConstrainedForm(Form):
             InputError: always.
         """
         raise InputError(
-            f"the law {self.name!r} is fitted in two steps, by fit_repeated, and not as a sum of "
-            "terms"
+            f"the law {self.name!r} is fitted by fit_repeated, and not as a sum of terms"
         )
 
     def log_prediction(
         self, parameters: Mapping[str, float], variables: Mapping[str, Array]
     ) -> Array:
         """Log of the predicted loss, [points]; see ``Form.log_prediction``."""
-        return self.plain.log_prediction(parameters, self._worth(parameters, variables))
+        worth = _worth_columns(self.repetition(parameters, variables))
+        return self.plain.log_prediction(parameters, worth)
 
     def gradient(self, parameters: Mapping[str, float], variables: Mapping[str, Array]) -> Array:
         """Derivatives of the predicted loss by ``symbols``, [symbols, points].
 
         At U_N = N, where the law has a kink, they are those of the side with N below N_opt.
         """
-        worth = self._worth(parameters, variables)
-        plain = self.plain.gradient(parameters, worth)
         found = self.repetition(parameters, variables)
+        worth = _worth_columns(found)
+        plain = self.plain.gradient(parameters, worth)
         slopes = {
             name: -parameters[exponent]
             * np.exp(term.log_value(parameters, worth[name][None]) - np.log(worth[name]))
@@ -164,12 +164,18 @@ class DataConstrainedForm(Form):
             worth_tokens=_worth(unique_tokens, repeats, parameters[DECAYS[0].name]),
         )
 
-    def _worth(
+    def untold_decays(
         self, parameters: Mapping[str, float], variables: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Columns of N' and D', as the plain law reads them."""
+    ) -> tuple[str, ...]:
+        """R_D where no point repeats its data, and R_N where no model has N above U_N."""
         found = self.repetition(parameters, variables)
-        return {"parameters": found.worth_parameters, "tokens": found.worth_tokens}
+        told = (found.repeats.any(), found.excess.any())
+        return tuple(decay.name for decay, tells in zip(DECAYS, told, strict=True) if not tells)
+
+
+def _worth_columns(found: Repetition) -> dict[str, Array]:
+    """Columns of N' and D', as the plain law reads them."""
+    return {"parameters": found.worth_parameters, "tokens": found.worth_tokens}
 
 
 def _worth(unique: Array, repeats: Array, decay: float) -> Array:

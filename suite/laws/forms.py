@@ -11,7 +11,7 @@ from suite.laws._equivalence import equivalence
 from suite.laws._form import Form, check_column
 from suite.laws._levels import flat_term
 from suite.laws._power import power
-from suite.laws._repetition import DataConstrainedForm
+from suite.laws._repetition import DECAYS, DataConstrainedForm
 from suite.laws._terms import VARIABLES, Symbol
 
 _CONSTANT = Symbol(name="E", unit="nats", lower=0.0)
@@ -117,12 +117,14 @@ def get_form(name: str) -> Form:
 __all__ = [
     "CHINCHILLA",
     "DATA_CONSTRAINED",
+    "DECAYS",
     "FORMS",
     "LOOPLM_STEPWISE",
     "LOOPLM_TOTAL",
     "POWER",
     "RECURRENCE_EQUIVALENCE",
     "VARIABLES",
+    "DataConstrainedForm",
     "Form",
     "check_column",
     "check_plain",

@@ -17,7 +17,7 @@ from suite.laws._terms import Array
 from suite.laws.fit import Fit, fit
 from suite.laws.forms import Form
 from suite.laws.goodness import Goodness, goodness, mean_relative_error
-from suite.laws.splits import Split
+from suite.laws.splits import Split, SplitPoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ def compare(
     *,
     on_test: Callable[[int], None] | None = None,
 ) -> Comparison:
-    """Held-out errors of each law on each split.
+    """Held-out errors of each law on each split of the same points.
 
     Args:
         forms: the laws, the one that others are compared with first.
@@ -165,22 +165,44 @@ def compare(
     Raises:
         InputError: no law or no split is given, or as ``held_out_test``.
     """
-    if not forms or not splits:
-        raise InputError(f"{len(forms)} laws and {len(splits)} splits: one of each is needed")
     loss = np.asarray(loss, dtype=np.float64)
+    parts = [SplitPoints(variables=variables, loss=loss, split=split) for split in splits]
+    return compare_splits(forms, parts, settings, on_test=on_test)
+
+
+def compare_splits(
+    forms: Sequence[Form],
+    parts: Sequence[SplitPoints],
+    settings: FitSettings | None = None,
+    *,
+    on_test: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Held-out errors of each law on each split, where every split has points of its own.
+
+    Args:
+        forms: the laws, the one that others are compared with first.
+        parts: what is fitted and what is held out, test by test.
+        settings: settings of the fits; none for the usual ones.
+        on_test: called with the number of tests done so far, of laws times splits.
+
+    Raises:
+        InputError: no law or no split is given, or as ``held_out_test``.
+    """
+    if not forms or not parts:
+        raise InputError(f"{len(forms)} laws and {len(parts)} splits: one of each is needed")
     tests: list[HeldOutTest] = []
     for form in forms:
-        for split in splits:
-            tests.append(held_out_test(form, variables, loss, split, settings))
+        for part in parts:
+            tests.append(held_out_test(form, part.variables, part.loss, part.split, settings))
             if on_test:
                 on_test(len(tests))
 
     def table(read: Callable[[Goodness], float | None]) -> Array:
         values = [read(test.goodness) for test in tests]
-        return np.array(values, dtype=np.float64).reshape(len(forms), len(splits))
+        return np.array(values, dtype=np.float64).reshape(len(forms), len(parts))
 
-    real = np.concatenate([loss[split.held_out] for split in splits])
-    rows = [tests[start : start + len(splits)] for start in range(0, len(tests), len(splits))]
+    real = np.concatenate([part.loss[part.split.held_out] for part in parts])
+    rows = [tests[start : start + len(parts)] for start in range(0, len(tests), len(parts))]
     pooled = [
         mean_relative_error(
             real, np.concatenate([test.predicted[test.split.held_out] for test in row])
@@ -189,7 +211,7 @@ def compare(
     ]
     return Comparison(
         laws=tuple(form.name for form in forms),
-        splits=tuple(split.name for split in splits),
+        splits=tuple(part.split.name for part in parts),
         r2_all=table(lambda quality: quality.r2_all),
         r2_held_out=table(lambda quality: quality.r2_held_out),
         error_fitted=table(lambda quality: quality.mean_relative_error_fitted),

@@ -21,7 +21,7 @@ from suite.errors import InputError
 from suite.laws._terms import Array
 from suite.laws.fit import Fit
 from suite.laws.forms import Form, get_form
-from suite.laws.intervals import Band, Bootstrap, Interval, percentile_band
+from suite.laws.intervals import Band, Interval, ResampledFit, percentile_band
 
 ARTIFACT = "law/fit.json"
 """Where a law run keeps it, among its artifacts."""
@@ -86,7 +86,7 @@ class KeptLaw:
     @classmethod
     def of(
         cls,
-        found: Bootstrap | Fit,
+        found: ResampledFit | Fit,
         *,
         run: NDArray[np.generic],
         variables: Mapping[str, Array],
@@ -104,7 +104,7 @@ class KeptLaw:
             points: the last fitted point of each cell.
             unidentified: of a fit without resamples; a bootstrap knows its own.
         """
-        if isinstance(found, Bootstrap):
+        if isinstance(found, ResampledFit):
             fit, resamples, unidentified = found.fit, found.parameters, found.unidentified
         else:
             fit, resamples = found, np.empty((0, len(found.form.symbols)))
@@ -131,7 +131,7 @@ class KeptLaw:
         return len(self.resamples) > 0
 
     def predict(self, variables: Mapping[str, Array], level: float = 0.95) -> Band:
-        """Loss in nats at given variables [values], with intervals; see ``Bootstrap.predict``.
+        """Loss in nats at given variables [values], with intervals; see ``ResampledFit.predict``.
 
         Raises:
             InputError: as ``Form.columns``, or the level is not in (0, 1).

@@ -3,11 +3,14 @@
 Order matters and is fixed. Points that are not finite go first; then the moving average, over
 logged points, of the whole curve; then the window; then the thinning. So neither the window
 nor the thinning changes what a point is worth.
+
+A curve that is split, to fit its beginning and to predict its end, is cut before all of that:
+a moving average across the cut would tell the fit of what it is to predict.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -91,11 +94,24 @@ class _Cell:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Curve:
-    """Prepared points of one cell."""
+    """Points of one cell: as logged, of which only finite ones stay, or as prepared.
+
+    Attributes:
+        cell: the cell.
+        last: tokens of its last logged point, finite or not.
+        tokens: increasing [points].
+        loss: in nats [points].
+    """
 
     cell: _Cell
+    last: int
     tokens: Array
     loss: Array
+
+    def within(self, mask: NDArray[np.bool_], *, held_out: bool) -> _Curve:
+        """Some of the points, which are held out or not."""
+        cell = replace(self.cell, held_out=held_out)
+        return replace(self, cell=cell, tokens=self.tokens[mask], loss=self.loss[mask])
 
 
 def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> FitPoints:
@@ -119,8 +135,7 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
             leaves cannot determine the law.
         SuiteError: there are no cells, or no run has a finite point to fit.
     """
-    known = cells.select("run_id", "parameters", "looped", "recurrence", "held_out")
-    planned = [_Cell(**row) for row in known.iter_rows(named=True)]
+    planned = _planned(cells)
     if not planned:
         raise SuiteError(
             "there are no cells to fit the law to; run the pretraining of the study first"
@@ -130,14 +145,81 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
             f"all {len(planned)} cells are held out; the law needs some to be fitted on",
             key="law.hold_out",
         )
-    logged = curves.select("run_id", "step", "value").partition_by("run_id", as_dict=True)
-    nothing = pl.DataFrame(schema={"run_id": pl.String, "step": pl.Int64, "value": pl.Float64})
-    usable: list[_Curve] = []
-    excluded: list[str] = []
     warnings: list[str] = []
+    logged, num_dropped = _logged(planned, curves, law, warnings)
+    prepared = [_prepare(curve, law) for curve in logged]
+    usable = [curve for curve in prepared if len(curve.loss)]
+    excluded = [curve.cell.run_id for curve in prepared if not len(curve.loss)]
+    warnings += [
+        f"run {run_id} was left out: {law.metric} has no finite point in the window of the fit"
+        for run_id in excluded
+    ]
+    if not any(not curve.cell.held_out for curve in usable):
+        raise SuiteError(
+            f"none of the {sum(not cell.held_out for cell in planned)} cells has a finite "
+            f"{law.metric} in the window of the fit"
+        )
+    _check_hold_out(get_form(law.form), usable)
+    return replace(
+        _collected(usable),
+        num_dropped=num_dropped,
+        excluded=tuple(excluded),
+        warnings=tuple(warnings),
+    )
+
+
+def prepare_first_share(
+    cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec, share: float
+) -> FitPoints:
+    """Points of a test that fits the beginning of every curve and holds out the rest.
+
+    Each curve is cut at this share of its run's last logged tokens. Both sides are prepared by
+    themselves, as ``prepare_points`` prepares a curve, with the window where it is for the whole
+    curve: nothing that was logged after the cut can reach a fitted point, nor the other way round.
+
+    Args:
+        cells: as for ``prepare_points``, none of them held out.
+        curves: likewise.
+        law: likewise.
+        share: up to which points are fitted.
+
+    Raises:
+        InputError: as ``prepare_points``; or the share is not between 0 and 1, or leaves nothing
+            to fit or to predict.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"the share of tokens is {share}; it must lie between 0 and 1")
+    usable = []
+    for curve in _logged(_planned(cells), curves, law, [])[0]:
+        later = curve.tokens > share * curve.last
+        sides = (curve.within(~later, held_out=False), curve.within(later, held_out=True))
+        prepared = [_prepare(side, law) for side in sides]
+        usable += [side for side in prepared if len(side.loss)]
+    later_sides = sum(curve.cell.held_out for curve in usable)
+    if later_sides in (0, len(usable)):
+        found = "every" if later_sides else "no"
+        raise InputError(
+            f"{found} point lies after the first {share:.0%} of tokens; curves of several points "
+            "are needed"
+        )
+    return _collected(usable)
+
+
+def _planned(cells: pl.DataFrame) -> list[_Cell]:
+    known = cells.select("run_id", "parameters", "looped", "recurrence", "held_out")
+    return [_Cell(**row) for row in known.iter_rows(named=True)]
+
+
+def _logged(
+    planned: list[_Cell], curves: pl.DataFrame, law: LawSpec, warnings: list[str]
+) -> tuple[list[_Curve], int]:
+    """Finite points of each cell by tokens, and how many were not; adds to the warnings."""
+    by_run = curves.select("run_id", "step", "value").partition_by("run_id", as_dict=True)
+    nothing = pl.DataFrame(schema={"run_id": pl.String, "step": pl.Int64, "value": pl.Float64})
+    found: list[_Curve] = []
     num_dropped = 0
     for cell in planned:
-        points = logged.get((cell.run_id,), nothing).sort("step")
+        points = by_run.get((cell.run_id,), nothing).sort("step")
         finite = points.filter(pl.col("value").is_finite())
         dropped = len(points) - len(finite)
         num_dropped += dropped
@@ -146,30 +228,49 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
                 f"run {cell.run_id}: {dropped} of {len(points)} points of {law.metric} are not "
                 f"finite and were dropped"
             )
-        last = int(points["step"][-1]) if len(points) else 0
-        curve = _prepare(cell, finite, last, law)
-        if len(curve.loss):
-            usable.append(curve)
-        else:
-            excluded.append(cell.run_id)
-            warnings.append(
-                f"run {cell.run_id} was left out: {law.metric} has no finite point in the window "
-                f"of the fit"
-            )
-    if not any(not curve.cell.held_out for curve in usable):
-        raise SuiteError(
-            f"none of the {sum(not cell.held_out for cell in planned)} cells has a finite "
-            f"{law.metric} in the window of the fit"
+        curve = _Curve(
+            cell=cell,
+            last=int(points["step"][-1]) if len(points) else 0,
+            tokens=finite["step"].to_numpy().astype(np.float64),
+            loss=finite["value"].to_numpy().astype(np.float64),
         )
-    _check_hold_out(get_form(law.form), usable)
+        _check_positive(curve, law)
+        found.append(curve)
+    return found, num_dropped
+
+
+def _check_positive(curve: _Curve, law: LawSpec) -> None:
+    if (curve.loss <= 0).any():
+        row = int(np.argmax(curve.loss <= 0))
+        raise InputError(
+            f"{law.metric} is {curve.loss[row]:g} at {curve.tokens[row]:.0f} tokens of run "
+            f"{curve.cell.run_id}; a law needs positive losses (objective.form 'kl' logs a loss "
+            f"that is never negative)",
+            key="law.metric",
+        )
+
+
+def _prepare(curve: _Curve, law: LawSpec) -> _Curve:
+    """Smooth, cut and thin the finite points of one run, or of one side of it."""
+    loss = moving_average(curve.loss, law.smoothing)
+    window = (curve.tokens > 0) & (curve.tokens >= law.fit_from * curve.last)
+    tokens, loss = curve.tokens[window], loss[window]
+    kept = evenly_spaced(tokens, law.points_per_curve)
+    return replace(curve, tokens=tokens[kept], loss=loss[kept])
+
+
+def _collected(usable: list[_Curve]) -> FitPoints:
+    """Prepared curves, of which those of one run follow each other, as points."""
     sizes = [len(curve.loss) for curve in usable]
+    run_ids = tuple(dict.fromkeys(curve.cell.run_id for curve in usable))
+    number = {run_id: index for index, run_id in enumerate(run_ids)}
 
     def by_point(name: str) -> Array:
         return np.repeat([float(getattr(curve.cell, name)) for curve in usable], sizes)
 
     return FitPoints(
-        run_ids=tuple(curve.cell.run_id for curve in usable),
-        run=np.repeat(np.arange(len(usable)), sizes),
+        run_ids=run_ids,
+        run=np.repeat([number[curve.cell.run_id] for curve in usable], sizes),
         parameters=by_point("parameters"),
         tokens=np.concatenate([curve.tokens for curve in usable]),
         recurrence=by_point("recurrence"),
@@ -177,28 +278,10 @@ def prepare_points(cells: pl.DataFrame, curves: pl.DataFrame, law: LawSpec) -> F
         parameters_recurrent=by_point("parameters_recurrent"),
         loss=np.concatenate([curve.loss for curve in usable]),
         held_out=np.repeat([curve.cell.held_out for curve in usable], sizes),
-        num_dropped=num_dropped,
-        excluded=tuple(excluded),
-        warnings=tuple(warnings),
+        num_dropped=0,
+        excluded=(),
+        warnings=(),
     )
-
-
-def _prepare(cell: _Cell, finite: pl.DataFrame, last: int, law: LawSpec) -> _Curve:
-    """Smooth, cut and thin the finite points of one run, by tokens; ``last`` is its last step."""
-    tokens = finite["step"].to_numpy().astype(np.float64)
-    loss = finite["value"].to_numpy().astype(np.float64)
-    if (loss <= 0).any():
-        row = int(np.argmax(loss <= 0))
-        raise InputError(
-            f"{law.metric} is {loss[row]:g} at {tokens[row]:.0f} tokens of run {cell.run_id}; a "
-            f"law needs positive losses (objective.form 'kl' logs a loss that is never negative)",
-            key="law.metric",
-        )
-    loss = moving_average(loss, law.smoothing)
-    window = (tokens > 0) & (tokens >= law.fit_from * last)
-    tokens, loss = tokens[window], loss[window]
-    kept = evenly_spaced(tokens, law.points_per_curve)
-    return _Curve(cell=cell, tokens=tokens[kept], loss=loss[kept])
 
 
 def _check_hold_out(form: Form, usable: list[_Curve]) -> None:

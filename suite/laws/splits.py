@@ -1,8 +1,8 @@
-"""Which points a held-out test keeps from the fit: by level, by tokens, by run."""
+"""Which points a held-out test keeps from the fit: by level, by run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,26 @@ class Split:
 
     name: str
     held_out: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitPoints:
+    """Points that were prepared for one split, and for no other.
+
+    Attributes:
+        variables: columns [points] by name.
+        loss: losses [points] in nats.
+        split: which of them are held out.
+    """
+
+    variables: Mapping[str, Array]
+    loss: Array
+    split: Split
+
+    def fitted(self) -> dict[str, Array]:
+        """Columns of the points that are fitted."""
+        left = ~self.split.held_out
+        return {name: values[left] for name, values in self.variables.items()}
 
 
 def by_level(variable: str, values: Array) -> tuple[Split, ...]:
@@ -70,35 +90,6 @@ def without_levels(variable: str, values: Array, held_out: Collection[float]) ->
     letter = VARIABLES[variable].letter if variable in VARIABLES else variable
     listed = ", ".join(f"{level:.3g}" for level in chosen)
     return Split(f"{letter} = {listed}", np.isin(values, chosen))
-
-
-def by_first_share(
-    tokens: Array, run: NDArray[np.intp], shares: Sequence[float] = (0.25, 0.5, 0.75)
-) -> tuple[Split, ...]:
-    """Splits that fit the beginning of every curve and hold out the rest.
-
-    Args:
-        tokens: tokens trained on at each point [points].
-        run: index of the run of each point, from 0 [points].
-        shares: shares of the last tokens of each run up to which points are fitted.
-
-    Raises:
-        InputError: a share is not between 0 and 1, or leaves nothing to fit or to predict.
-    """
-    last = np.zeros(int(run.max()) + 1)
-    np.maximum.at(last, run, tokens)
-    splits = []
-    for share in shares:
-        if not 0 < share < 1:
-            raise InputError(f"the share of tokens is {share}; it must lie between 0 and 1")
-        split = Split(f"after the first {share:.0%} of tokens", tokens > share * last[run])
-        if split.held_out.all() or not split.held_out.any():
-            found = "every" if split.held_out.all() else "no"
-            raise InputError(
-                f"{found} point lies {split.name}; curves of several points are needed"
-            )
-        splits.append(split)
-    return tuple(splits)
 
 
 def leave_one_run_out(run: NDArray[np.intp], names: Sequence[str]) -> tuple[Split, ...]:

@@ -4,6 +4,9 @@ A curve was predicted blind if a finished prediction run names its cell, was ove
 anything of the cell was measured, had read only what was measured before it, and recorded the
 very law and curve that the report draws. Whatever cannot be told from the store speaks against
 it: a mark that is missing misleads nobody.
+
+Deleted runs count as those that were not: MLflow keeps them. What was removed for good, as
+``mlflow gc`` does, or never came along with an export, cannot be seen.
 """
 
 from __future__ import annotations
@@ -32,12 +35,14 @@ class Clock:
         first_attempt: start of its first attempt.
         first_point: time of its first point, whether or not a later attempt overtook it.
         last_point: time of its last one.
+        deleted: whether the run was deleted; of such a one, only the start is known.
     """
 
     start: int | None
     first_attempt: int | None = None
     first_point: int | None = None
     last_point: int | None = None
+    deleted: bool = False
 
     @property
     def began(self) -> int | None:
@@ -79,11 +84,13 @@ class OtherRun:
         run_id: the run.
         start: when it started, in ms since 1970; None where the store does not say.
         measured: what it measured, such as "the same cell".
+        deleted: whether it was deleted.
     """
 
     run_id: str
     start: int | None
     measured: str
+    deleted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,12 +102,14 @@ class Prediction:
         last_point: time of its last point, in ms since 1970; None where it has none.
         law: value of each parameter of its law, by symbol.
         curves: predicted curve of each cell, by fingerprint.
+        deleted: whether the run was deleted; its law and curves are then not read.
     """
 
     run: PredictionRun
     last_point: int | None
     law: Mapping[str, float]
     curves: Mapping[str, PredictedCurve]
+    deleted: bool = False
 
     @property
     def recorded(self) -> int | None:
@@ -117,7 +126,7 @@ class HeldOutCurve:
         cell: fingerprint of the cell.
         run_id: the run that is drawn.
         other_runs: every other run of the same cell in the store, and those of the study at the
-            same size and T_m.
+            same size and T_m; deleted ones too.
         predicted: what is drawn as its prediction.
         law: value of each parameter of the law that is drawn, by symbol.
         unidentified: symbols of which the points tell only combinations; that these are the same
@@ -139,16 +148,23 @@ def judge(
 
     Args:
         curve: the curve.
-        predictions: every prediction run of the study, oldest first.
+        predictions: every prediction run of the study, oldest first, the deleted ones before the
+            others.
         clocks: the clock of every run that is still in the store, by run id.
 
     Returns:
         The newest prediction without an objection to it; else the first objection to the newest.
+        One that was deleted earns no mark, and is counted where it was in time.
     """
     clock = clocks.get(curve.run_id, Clock(start=None))
-    own = [prediction for prediction in predictions if curve.cell in prediction.run.predicts]
+    all_of_it = [prediction for prediction in predictions if curve.cell in prediction.run.predicts]
+    own = [prediction for prediction in all_of_it if not prediction.deleted]
     if not own:
-        words = "no prediction of this cell is on record"
+        words = (
+            f"the prediction of this cell, run {all_of_it[-1].run.run_id}, was deleted"
+            if all_of_it
+            else "no prediction of this cell is on record"
+        )
         return Blindness(blind=False, words=words, began=clock.began)
     objections = {
         prediction.run.run_id: next(_objections(curve, prediction, clock, clocks), None)
@@ -157,15 +173,25 @@ def judge(
     sound = [prediction for prediction in own if objections[prediction.run.run_id] is None]
     judged = sound[-1] if sound else own[-1]
     # Whoever records several predictions may draw the one that came true.
-    in_time = sum(next(_too_late(prediction, clock), None) is None for prediction in own)
-    further = f", one of {in_time} predictions on record" if in_time > 1 else ""
+    in_time = [
+        prediction for prediction in all_of_it if next(_too_late(prediction, clock), None) is None
+    ]
     return Blindness(
         blind=bool(sound),
-        words=objections[judged.run.run_id] or f"blind{further}",
+        words=objections[judged.run.run_id] or f"blind{_one_of(in_time)}",
         prediction=judged.run.run_id,
         recorded=judged.recorded,
         began=clock.began,
     )
+
+
+def _one_of(in_time: Sequence[Prediction]) -> str:
+    """What the mark says of the predictions that were in time, if there were several."""
+    if len(in_time) < 2:
+        return ""
+    deleted = sum(prediction.deleted for prediction in in_time)
+    gone = f", of which {deleted} {'was' if deleted == 1 else 'were'} deleted" if deleted else ""
+    return f", one of {len(in_time)} predictions on record{gone}"
 
 
 def time_of(milliseconds: int) -> str:
@@ -185,9 +211,10 @@ def _objections(
     recorded = prediction.recorded
     for other in curve.other_runs:
         if recorded is not None and (other.start is None or other.start <= recorded):
+            gone = ", which was deleted," if other.deleted else ""
             yield (
-                f"run {other.run_id} had measured {other.measured} before the prediction was "
-                "complete"
+                f"run {other.run_id}{gone} had measured {other.measured} before the prediction "
+                "was complete"
             )
     yield from _seen(curve, prediction, clocks)
     yield from _another_law(curve, prediction)
@@ -222,8 +249,11 @@ def _seen(
     if curve.cell in prediction.run.inputs or own & set(prediction.run.inputs.values()):
         yield "the prediction was fitted to this very cell"
     for _, run_id in sorted(prediction.run.inputs.items()):
-        last = clocks[run_id].last_point if run_id in clocks else None
-        if last is None:
+        clock = clocks.get(run_id, Clock(start=None))
+        last = clock.last_point
+        if clock.deleted:
+            yield f"run {run_id}, which the prediction was fitted to, was deleted"
+        elif last is None:
             yield f"the points of run {run_id}, which the prediction was fitted to, are gone"
         elif last > prediction.run.start_time:
             yield (

@@ -127,7 +127,9 @@ def _held_out_cells_table(tracked: Tracked, law: LawRun) -> Table:
             "Loss in nats a token at the last step that was measured and predicted, with the "
             "interval of the law (not of a single batch); the error is predicted over measured "
             "less 1, cells that a prediction names are listed however they ended, and a blind "
-            "prediction was complete and on record before anything of the cell was measured."
+            "prediction was complete and on record before anything of the cell was measured, by "
+            "all runs that the store still has (deleted ones too, but not what was removed for "
+            "good, as by mlflow gc)."
         ),
         columns=(
             "cell",

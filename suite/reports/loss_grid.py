@@ -208,7 +208,8 @@ class LossGridDisplay:
             if any(panel.blind for panel in self._flat):
                 sentences.append(
                     "Predicted blind means that the prediction was complete and on record before "
-                    "anything of the cell was measured."
+                    "anything of the cell was measured, by all runs that the store still has, "
+                    "deleted ones too; what was removed for good (mlflow gc) cannot be seen."
                 )
         lines = [curve for _, _, curve in self._lines]
         infinite = sum(int(np.count_nonzero(~curve.finite)) for curve in lines)

@@ -15,6 +15,7 @@ from suite.reports.blind import (
     Prediction,
     judge,
 )
+from suite.reports.deleted import DeletedRuns
 from suite.reports.law_metrics import parameters_of
 from suite.reports.points import Curve
 from suite.reports.records import Blindness, LawRun, PredictionRun, PretrainingCell
@@ -30,6 +31,7 @@ def judge_cells(
     curves: CurveMap,
     clocks: Mapping[str, Clock],
     others: Mapping[str, tuple[OtherRun, ...]],
+    deleted: DeletedRuns,
 ) -> dict[str, Blindness]:
     """Judge cells that the law held out.
 
@@ -40,6 +42,7 @@ def judge_cells(
         curves: live curves of all these runs.
         clocks: clocks of the study's runs, by run id.
         others: other runs that may have told the outcome of a cell, by the cell's run id.
+        deleted: the deleted runs of the store.
 
     Returns:
         Judgements by run id.
@@ -54,6 +57,7 @@ def judge_cells(
         for run in predictions
     ]
     fitted = parameters_of(curves, law.run_id)
+    all_clocks = {**deleted.clocks, **clocks}
     return {
         cell.run_id: judge(
             HeldOutCurve(
@@ -64,21 +68,25 @@ def judge_cells(
                 law=fitted,
                 unidentified=frozenset(law.unidentified),
             ),
-            recorded,
-            clocks,
+            [*deleted.predictions, *recorded],
+            all_clocks,
         )
         for cell in cells
     }
 
 
-def foretold(predictions: Iterable[PredictionRun], runs: pl.DataFrame) -> dict[str, str]:
+def foretold(
+    predictions: Iterable[PredictionRun], runs: pl.DataFrame, deleted: pl.DataFrame
+) -> dict[str, str]:
     """Status of the newest run of each cell that a finished prediction names, by fingerprint.
 
     Args:
         predictions: the study's predictions.
         runs: cell and status of the study's runs, oldest first.
+        deleted: cell of deleted runs; one whose every run was deleted is told so.
     """
-    status = dict(runs.filter(pl.col("cell").is_not_null()).select("cell", "status").iter_rows())
+    status = dict.fromkeys(deleted["cell"].drop_nulls(), "deleted")
+    status |= dict(runs.filter(pl.col("cell").is_not_null()).select("cell", "status").iter_rows())
     named = {cell for run in predictions if run.finished for cell in run.predicts}
     return {cell: status.get(cell, "not begun") for cell in sorted(named)}
 
@@ -88,34 +96,42 @@ def read_other_runs(
     study: str,
     everywhere: pl.DataFrame,
     params: Mapping[str, Mapping[str, str]],
+    deleted: DeletedRuns,
 ) -> dict[str, tuple[OtherRun, ...]]:
     """Other runs that may have told the outcome of a cell, by the cell's run id.
 
     They are the runs of the same cell in any study of the store, and those of the own study at
-    the same size and T_m with other settings. A run that was deleted is in no frame.
+    the same size and T_m with other settings; those that were deleted among them.
 
     Args:
         cells: the cells.
         study: name of the study.
         everywhere: run_id, study, kind, cell and start_time of every run of the store.
         params: parameters of the study's runs, by run id.
+        deleted: the deleted runs of the store.
     """
-    measured = everywhere.filter(pl.col("kind") == "pretraining")
-    rows = measured.select("run_id", "study", "cell", "start_time").rows()
+    rows = [
+        (*row, gone)
+        for frame, gone in ((everywhere, False), (deleted.runs, True))
+        for row in frame.filter(pl.col("kind") == "pretraining")
+        .select("run_id", "study", "cell", "start_time")
+        .iter_rows()
+    ]
+    settings = {**params, **deleted.params}
     found: dict[str, tuple[OtherRun, ...]] = {}
     for cell in cells:
         others = []
         place = {"size.name": cell.size, "recurrence": str(cell.recurrence)}
-        for run_id, owner, fingerprint, start in rows:
+        for run_id, owner, fingerprint, start, gone in rows:
             if run_id == cell.run_id:
                 continue
             if fingerprint == cell.cell:
                 words = "the same cell" + ("" if owner == study else f" in the study {owner!r}")
-            elif owner == study and place.items() <= params.get(run_id, {}).items():
+            elif owner == study and place.items() <= settings.get(run_id, {}).items():
                 words = "the same size and T_m with other settings"
             else:
                 continue
-            others.append(OtherRun(run_id=run_id, start=start, measured=words))
+            others.append(OtherRun(run_id=run_id, start=start, measured=words, deleted=gone))
         found[cell.run_id] = tuple(others)
     return found
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import polars as pl
 
+from suite.reports.deleted import DeletedRuns, read_deleted
 from suite.reports.points import Curve
 from suite.reports.predictions import foretold, judge_cells, read_clocks, read_other_runs
 from suite.reports.records import (
@@ -206,21 +207,20 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
         **_curves(recorded),
         **_curves(reader.curves([run.run_id for run in whole])),
     }
+    held_out = [cell for cell in pretraining if law is not None and cell.cell in law.held_out]
+    deleted = read_deleted(reader, study) if held_out or predictions else DeletedRuns()
     blindness: Mapping[str, Blindness] = {}
-    if law is not None:
-        points = pl.concat([losses, recorded])
-        clocks = read_clocks(frame, tags, points)
-        held_out = [cell for cell in pretraining if cell.cell in law.held_out]
-        everywhere = reader.runs(None) if held_out else frame
-        others = read_other_runs(held_out, study, everywhere, params)
-        blindness = judge_cells(held_out, law, predictions, curves, clocks, others)
+    if law is not None and held_out:
+        clocks = read_clocks(frame, tags, pl.concat([losses, recorded]))
+        others = read_other_runs(held_out, study, reader.runs(None), params, deleted)
+        blindness = judge_cells(held_out, law, predictions, curves, clocks, others, deleted)
     return Tracked(
         study=study,
         pretraining=pretraining,
         calibration=calibration,
         law=law,
         blindness=blindness,
-        foretold=foretold(predictions, frame),
+        foretold=foretold(predictions, frame, deleted.runs),
         searches=searches,
         left_out=tuple(selection.left_out),
         notes=tuple(_notes(pretraining, law)),

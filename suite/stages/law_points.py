@@ -14,7 +14,8 @@ from lightning_modules.schedule import PretrainingPlan
 from suite.cells import pretraining_cells
 from suite.laws.forms import get_form
 from suite.laws.kept import LastPoint
-from suite.laws.points import FitPoints, evenly_spaced, prepare_points
+from suite.laws.points import FitPoints, evenly_spaced, prepare_first_share, prepare_points
+from suite.laws.splits import Split, SplitPoints
 from suite.stages.context import StageContext
 from suite.study import LawSpec, PretrainingSpec
 from suite.tracking.curves import live
@@ -47,6 +48,8 @@ class LawPoints:
     Attributes:
         cells: the cells that gave points, as ``law_cells`` has them.
         curves: live points of ``judged_metric``, of all cells.
+        logged: live points of each metric that is fitted, by its key, of all cells.
+        loop_step: the loop step of each such metric; None for a law that reads none.
         variables: columns [points] of the fitted points, as laws read them.
         loss: their smoothed losses in nats [points].
         run: run id of each fitted point [points].
@@ -55,6 +58,8 @@ class LawPoints:
 
     cells: pl.DataFrame
     curves: pl.DataFrame
+    logged: Mapping[str, pl.DataFrame]
+    loop_step: Mapping[str, int | None]
     variables: Mapping[str, Array]
     loss: Array
     run: NDArray[np.str_]
@@ -165,12 +170,15 @@ def read_points(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> Law
     keys: dict[str, int | None] = {f"{law.metric}/{step}": step for step in steps}
     keys = keys or {judged: None}
     curves = live(context.reader.curves(cells["run_id"].to_list(), [*keys]))
-    parts = {key: prepare_points(cells, curves.filter(pl.col("key") == key), law) for key in keys}
+    logged = {key: curves.filter(pl.col("key") == key) for key in keys}
+    parts = {key: prepare_points(cells, points, law) for key, points in logged.items()}
     used = {run_id for part in parts.values() for run_id in part.run_ids}
-    columns = [_columns(part, keys[key]) for key, part in parts.items()]
+    columns = [_columns(part, keys[key], ~part.held_out) for key, part in parts.items()]
     return LawPoints(
         cells=cells.filter(pl.col("run_id").is_in(list(used))),
-        curves=curves.filter(pl.col("key") == judged),
+        curves=logged[judged],
+        logged=logged,
+        loop_step=keys,
         variables={name: np.concatenate([part[name] for part in columns]) for name in columns[0]},
         loss=np.concatenate([part.loss[~part.held_out] for part in parts.values()]),
         run=np.concatenate(
@@ -180,9 +188,32 @@ def read_points(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> Law
     )
 
 
-def _columns(points: FitPoints, step: int | None) -> dict[str, Array]:
-    """Columns of the fitted points of one metric, which is that of a loop step or of none."""
-    columns = points.variables(~points.held_out)
+def first_share(points: LawPoints, law: LawSpec, share: float) -> SplitPoints:
+    """Points of the test that fits the first share of every fitted curve; see the split's name.
+
+    They are prepared anew from the logged points, see ``prepare_first_share``.
+
+    Raises:
+        InputError: the share leaves nothing to fit or to predict.
+    """
+    parts = {
+        key: prepare_first_share(points.fitted, logged, law, share)
+        for key, logged in points.logged.items()
+    }
+    columns = [_columns(part, points.loop_step[key]) for key, part in parts.items()]
+    held_out = np.concatenate([part.held_out for part in parts.values()])
+    return SplitPoints(
+        variables={name: np.concatenate([part[name] for part in columns]) for name in columns[0]},
+        loss=np.concatenate([part.loss for part in parts.values()]),
+        split=Split(f"first:{share:g}", held_out),
+    )
+
+
+def _columns(
+    points: FitPoints, step: int | None, mask: NDArray[np.bool_] | None = None
+) -> dict[str, Array]:
+    """Columns of the points of one metric, which is that of a loop step or of none."""
+    columns = points.variables(mask)
     if step is not None:
         columns["step"] = np.full_like(columns["tokens"], step)
     return columns

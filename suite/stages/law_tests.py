@@ -11,10 +11,10 @@ import polars as pl
 from suite.errors import InputError
 from suite.laws.fit import unidentified_symbols
 from suite.laws.forms import Form, get_form
-from suite.laws.held_out import Comparison, FitSettings, ablations, compare
-from suite.laws.splits import Split, by_first_share, by_level, leave_one_run_out
+from suite.laws.held_out import Comparison, FitSettings, ablations, compare_splits
+from suite.laws.splits import Split, SplitPoints, by_level, leave_one_run_out
 from suite.stages.context import StageContext
-from suite.stages.law_points import LawPoints
+from suite.stages.law_points import LawPoints, first_share
 from suite.study import LawSpec, LawTest
 
 _SHARES = (0.25, 0.5, 0.75)
@@ -61,11 +61,11 @@ def held_out_errors(
         huber_delta=law.huber_delta, starts=law.test_starts, seed=context.study.seed
     )
     left_out: list[str] = []
-    splits: dict[LawTest, tuple[Split, ...]] = {}
+    splits: dict[LawTest, tuple[SplitPoints, ...]] = {}
     for kind in law.tests:
         try:
-            splits[kind] = make_splits(kind, points)
-            check_identified(kind, get_form(law.form), points, splits[kind])
+            splits[kind] = split_points(kind, law, points)
+            check_identified(kind, get_form(law.form), splits[kind])
         except InputError as error:
             splits.pop(kind, None)
             left_out.append(_left_out(kind, error))
@@ -81,14 +81,7 @@ def held_out_errors(
 
         for kind, of_kind in splits.items():
             try:
-                found = compare(
-                    list(forms.values()),
-                    points.variables,
-                    points.loss,
-                    of_kind,
-                    settings,
-                    on_test=on_test,
-                )
+                found = compare_splits(list(forms.values()), of_kind, settings, on_test=on_test)
             except InputError as error:
                 left_out.append(_left_out(kind, error))
             else:
@@ -112,28 +105,37 @@ def _variable(variables: tuple[str, ...]) -> str:
     return "parameters" if "parameters_once" in variables else variables[0]
 
 
-def make_splits(kind: LawTest, points: LawPoints) -> tuple[Split, ...]:
-    """Splits of the fitted points, named as their metrics are.
+def split_points(kind: LawTest, law: LawSpec, points: LawPoints) -> tuple[SplitPoints, ...]:
+    """Points of the tests of a kind, whose splits are named as their metrics are.
 
     Raises:
         InputError: the points do not allow tests of this kind.
     """
+    if kind == "first":
+        return tuple(first_share(points, law, share) for share in _SHARES)
+    return tuple(
+        SplitPoints(variables=points.variables, loss=points.loss, split=split)
+        for split in _whole_runs(kind, points)
+    )
+
+
+def _whole_runs(kind: LawTest, points: LawPoints) -> tuple[Split, ...]:
+    """Splits of the fitted points that hold out whole runs."""
     fitted = points.fitted
     row = {run_id: number for number, run_id in enumerate(fitted["run_id"])}
     run = np.array([row[run_id] for run_id in points.run], dtype=np.intp)
-    if kind == "first":
-        found = by_first_share(points.variables["tokens"], run, _SHARES)
-        return _renamed(found, [f"first:{share:g}" for share in _SHARES])
     if kind == "cell":
         names = [f"cell:{cell[:_CELL_DIGITS]}" for cell in fitted["cell"]]
         return leave_one_run_out(run, names)
     values = fitted[kind].cast(pl.String).to_numpy().astype(str)
     levels, level = np.unique(values, return_inverse=True)
     found = by_level(f"pretraining.{kind}s", level[run].astype(np.float64))
-    return _renamed(found, [f"{kind}:{name}" for name in levels])
+    return tuple(
+        replace(split, name=f"{kind}:{name}") for split, name in zip(found, levels, strict=True)
+    )
 
 
-def check_identified(kind: LawTest, form: Form, points: LawPoints, splits: Sequence[Split]) -> None:
+def check_identified(kind: LawTest, form: Form, splits: Sequence[SplitPoints]) -> None:
     """See that what is left to fit tells the law's terms of the variable that is held out.
 
     Where it does not, the law passes through the levels that are left in many ways, and its error
@@ -148,22 +150,13 @@ def check_identified(kind: LawTest, form: Form, points: LawPoints, splits: Seque
         if _HELD_OUT_VARIABLES[kind] & set(term.variables)
         for symbol in term.symbols
     }
-    lost = [symbols & set(_unidentified_without(form, points, split)) for split in splits]
+    lost = [symbols & set(unidentified_symbols(form, part.fitted())) for part in splits]
     if splits and all(lost):
         names = ", ".join(sorted(set().union(*lost)))
         raise InputError(
             f"the points that each of them leaves do not identify {names}; more {kind}s than such "
             "a term has parameters must be left to fit"
         )
-
-
-def _unidentified_without(form: Form, points: LawPoints, split: Split) -> tuple[str, ...]:
-    left = {name: column[~split.held_out] for name, column in points.variables.items()}
-    return unidentified_symbols(form, left)
-
-
-def _renamed(splits: tuple[Split, ...], names: list[str]) -> tuple[Split, ...]:
-    return tuple(replace(split, name=name) for split, name in zip(splits, names, strict=True))
 
 
 def _metrics(kind: str, laws: list[str], found: Comparison) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,8 @@ from suite.laws.allocation import Allocation, allocate
 from suite.laws.caveats import caveats
 from suite.laws.costs import Costs
 from suite.laws.fit import Fit, unidentified_symbols
-from suite.laws.intervals import Bootstrap, Interval
+from suite.laws.forms import DECAYS, DataConstrainedForm
+from suite.laws.intervals import Interval, ResampledFit
 from suite.laws.kept import KeptLaw, LastPoint
 from suite.tables.points import TablePoints
 from suite.tables.request import FitRequest
@@ -32,7 +33,7 @@ class Answers:
     warnings: tuple[str, ...]
 
 
-def answer(found: Bootstrap | Fit, points: TablePoints, request: FitRequest) -> Answers:
+def answer(found: ResampledFit | Fit, points: TablePoints, request: FitRequest) -> Answers:
     """Ask a fitted law what the request asks.
 
     Args:
@@ -67,16 +68,20 @@ def answer(found: Bootstrap | Fit, points: TablePoints, request: FitRequest) -> 
     )
 
 
-def _kept(found: Bootstrap | Fit, points: TablePoints) -> KeptLaw:
-    form = found.fit.form if isinstance(found, Bootstrap) else found.form
+def _kept(found: ResampledFit | Fit, points: TablePoints) -> KeptLaw:
+    fit = found.fit if isinstance(found, ResampledFit) else found
     fitted, kept = points.fitted(), ~points.held_out
+    if isinstance(fit.form, DataConstrainedForm):
+        unidentified = fit.form.untold_decays(fit.parameters, fitted)
+    else:
+        unidentified = unidentified_symbols(fit.form, fitted)
     return KeptLaw.of(
         found,
         run=points.group[kept],
         variables=fitted,
         loss=points.loss[kept],
         points=_last_points(points),
-        unidentified=() if form.name == "data_constrained" else unidentified_symbols(form, fitted),
+        unidentified=unidentified,
     )
 
 
@@ -108,9 +113,23 @@ def _last_points(points: TablePoints) -> list[LastPoint]:
 
 
 def _caveats(law: KeptLaw, place: Mapping[str, float]) -> tuple[str, ...]:
-    return caveats(
+    found = caveats(
         law,
         parameters=place.get("parameters", 1.0),
         tokens=place.get("tokens", 1.0),
         recurrence=place.get("recurrence", place.get("step", 1.0)),
+    )
+    if not isinstance(law.law, DataConstrainedForm):
+        return found
+    at = {name: np.array([value]) for name, value in place.items()}
+    not_needed = law.law.untold_decays(law.parameters, at)
+    spent = [decay.name for decay in DECAYS if decay.name in law.unidentified]
+    return (
+        *(
+            f"the answer hangs on {name}, which the points do not identify: trust neither it nor "
+            "its interval"
+            for name in spent
+            if name not in not_needed
+        ),
+        *found,
     )

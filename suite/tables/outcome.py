@@ -11,6 +11,7 @@ from suite.laws.fit import Fit, fit
 from suite.laws.forms import Form
 from suite.laws.goodness import Goodness, goodness
 from suite.laws.held_out import Comparison
+from suite.laws.intervals import Bootstrap
 from suite.laws.profile import Profile, profile
 from suite.laws.repeated_data import fit_repeated
 from suite.tables.answers import Answers, answer
@@ -84,7 +85,8 @@ def fit_table(table: Table, request: FitRequest, on_done: OnDone | None = None) 
     if request.bootstrap:
         found, intervals = fit_with_intervals(form, points, request, on_done)
         result, answers = found.fit, answer(found, points, request)
-        profiles = tuple(profile(found, symbol) for symbol in request.profile)
+        if isinstance(found, Bootstrap):
+            profiles = tuple(profile(found, symbol) for symbol in request.profile)
     else:
         result = _fit(form, points, request, on_done)
         answers = answer(result, points, request)

@@ -151,24 +151,33 @@ def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:
 
 
 def _final(points: TablePoints, count: int) -> TablePoints:
-    """The last point of each group by tokens, with the mean of its last ``count`` losses."""
+    """The last point of each group by tokens, with the mean of its last ``count`` losses.
+
+    Of these, a fitted point counts those that are fitted and a held-out point those held out.
+    """
     last, loss = [], points.loss.copy()
     for index in range(len(points.groups)):
         rows = np.flatnonzero(points.group == index)
         rows = rows[np.argsort(points.variables["tokens"][rows], kind="stable")]
         last.append(rows[-1])
-        loss[rows[-1]] = points.loss[rows[-count:]].mean()
+        averaged = rows[-count:]
+        averaged = averaged[points.held_out[averaged] == points.held_out[rows[-1]]]
+        loss[rows[-1]] = points.loss[averaged].mean()
     kept = points.select(np.array(last))
     return TablePoints(**{**vars(kept), "loss": loss[np.array(last)]})
 
 
 def _without_highest(points: TablePoints, count: int) -> TablePoints:
-    if count >= len(points):
+    """All points but the fitted ones of the highest losses; those held out judge the fit."""
+    fitted = np.flatnonzero(~points.held_out)
+    if count >= len(fitted):
+        kept = "the points that are fitted" if points.held_out.any() else "points"
         raise InputError(
-            f"got {count} of {len(points)} points; some must stay", key="--drop-highest"
+            f"got {count} of {len(fitted)} {kept}; some must stay", key="--drop-highest"
         )
-    order = np.argsort(points.loss, kind="stable")
-    return points.select(np.sort(order[: len(points) - count]))
+    order = np.argsort(points.loss[fitted], kind="stable")
+    dropped = fitted[order[len(fitted) - count :]]
+    return points.select(np.setdiff1d(np.arange(len(points)), dropped))
 
 
 def _check_left(points: TablePoints, request: FitRequest, form: Form) -> None:

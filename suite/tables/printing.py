@@ -44,7 +44,8 @@ def _parameters(outcome: Outcome) -> Grid:
         if intervals:
             low, high = intervals.ends[symbol.name]
             known = math.isfinite(low) and math.isfinite(high)
-            row.append(f"{number(low)} to {number(high)}" if known else "not identified")
+            unknown = "" if symbol.name in outcome.request.fixed else "not identified"
+            row.append(f"{number(low)} to {number(high)}" if known else unknown)
         note = "bound" if symbol.name in fit.at_bounds else ""
         if symbol.name in outcome.request.fixed:
             note = "fixed"

@@ -32,9 +32,9 @@ class FitRequest:
         group: column that tells the runs apart; none makes every row a run of its own.
         where: filters such as ``loss > 0``; rows must pass all.
         hold_out: conditions such as ``size=1B``; rows that meet any are kept from the fit.
-        drop_highest: this many rows with the highest losses are left out.
+        drop_highest: this many of the fitted rows, those with the highest losses, are left out.
         final: of each group only the last row by tokens is kept, with the mean of the group's
-            last ``final`` losses; 0 keeps all rows.
+            last ``final`` losses, no held-out one with those fitted; 0 keeps all rows.
         fixed: parameters of the plain law of ``data_constrained``, which then stay.
         huber_delta: threshold of the Huber loss, in nats of log loss.
         starts: starts of the optimiser.
@@ -93,8 +93,6 @@ class FitRequest:
                 check_plain(self.fixed)
             except InputError as error:
                 raise InputError(f"{error}; repeat --fix NAME=VALUE", key="--fix") from None
-        if self.bootstrap and repeats:
-            raise InputError("there are no intervals for data_constrained yet", key="--bootstrap")
         self._check_profile(form)
         self._check_compare()
         self.places(form)
@@ -110,6 +108,11 @@ class FitRequest:
         if self.profile and not self.bootstrap:
             raise InputError(
                 "the resamples say how far a profile may rise; give --bootstrap too",
+                key="--profile",
+            )
+        if self.profile and form.name == "data_constrained":
+            raise InputError(
+                "there are no profiles of data_constrained; its intervals are those of --bootstrap",
                 key="--profile",
             )
         shapes = [symbol.name for term in form.terms for symbol in term.symbols[1:]]

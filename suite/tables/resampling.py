@@ -12,10 +12,11 @@ from suite.laws.forms import Form
 from suite.laws.intervals import (
     FEWEST_RESAMPLES,
     FEWEST_RUNS,
-    Bootstrap,
+    ResampledFit,
     bootstrap,
     fewest_resamples,
 )
+from suite.laws.repeated_intervals import bootstrap_repeated
 from suite.tables.columns import Array
 from suite.tables.points import TablePoints
 from suite.tables.request import FitRequest
@@ -30,7 +31,8 @@ class Intervals:
     """Intervals of parameters and of predictions, each on its own.
 
     Attributes:
-        ends: lower and upper end by symbol; NaN where the points do not identify it.
+        ends: lower and upper end by symbol; NaN where the points do not identify it, or where it
+            is fixed.
         lower: lower ends of the law's loss [points].
         upper: upper ends [points].
         level: nominal coverage.
@@ -51,7 +53,7 @@ def fit_with_intervals(
     points: TablePoints,
     request: FitRequest,
     on_resample: Callable[[int], None] | None = None,
-) -> tuple[Bootstrap, Intervals]:
+) -> tuple[ResampledFit, Intervals]:
     """Fit the points that are not held out, and resamples of their groups.
 
     Raises:
@@ -68,23 +70,16 @@ def fit_with_intervals(
                 key="--bootstrap",
             )
     try:
-        found = bootstrap(
-            form,
-            points.fitted(),
-            points.loss[kept],
-            points.group[kept],
-            huber_delta=request.huber_delta,
-            starts=request.starts,
-            resamples=request.bootstrap,
-            seed=request.seed,
-            on_resample=on_resample,
-        )
+        found = _bootstrap(form, points, request, on_resample)
     except InputError as error:
         raise InputError(str(error), key="--bootstrap") from None
     lower, upper = _bands(found, points)
     intervals = {name: found.interval(name, _LEVEL) for name in found.symbols}
     return found, Intervals(
-        ends={name: (interval.lower, interval.upper) for name, interval in intervals.items()},
+        ends={
+            name: (np.nan, np.nan) if name in request.fixed else (interval.lower, interval.upper)
+            for name, interval in intervals.items()
+        },
         lower=lower,
         upper=upper,
         level=_LEVEL,
@@ -93,7 +88,39 @@ def fit_with_intervals(
     )
 
 
-def _bands(found: Bootstrap, points: TablePoints) -> tuple[Array, Array]:
+def _bootstrap(
+    form: Form,
+    points: TablePoints,
+    request: FitRequest,
+    on_resample: Callable[[int], None] | None,
+) -> ResampledFit:
+    kept = ~points.held_out
+    if form.name == "data_constrained":
+        return bootstrap_repeated(
+            points.fitted(),
+            points.loss[kept],
+            points.group[kept],
+            plain=request.fixed or None,
+            huber_delta=request.huber_delta,
+            starts=request.starts,
+            resamples=request.bootstrap,
+            seed=request.seed,
+            on_resample=on_resample,
+        )
+    return bootstrap(
+        form,
+        points.fitted(),
+        points.loss[kept],
+        points.group[kept],
+        huber_delta=request.huber_delta,
+        starts=request.starts,
+        resamples=request.bootstrap,
+        seed=request.seed,
+        on_resample=on_resample,
+    )
+
+
+def _bands(found: ResampledFit, points: TablePoints) -> tuple[Array, Array]:
     bands = []
     for first in range(0, len(points), _CHUNK):
         chunk = slice(first, first + _CHUNK)
@@ -105,7 +132,7 @@ def _bands(found: Bootstrap, points: TablePoints) -> tuple[Array, Array]:
     )
 
 
-def _warnings(found: Bootstrap, points: TablePoints) -> list[str]:
+def _warnings(found: ResampledFit, points: TablePoints) -> list[str]:
     sentences = list(found.warnings)
     if found.converged_share < _MOST_CONVERGED:
         sentences.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,7 @@ class ClientReader:
         self._uri = uri
         self._shown = without_password(uri)
         self._client = make_client(uri)
+        self._of_deleted = False
 
     def check(self) -> None:
         """See at once whether an MLflow server answers.
@@ -102,7 +104,8 @@ class ClientReader:
 
     def runs(self, study: str | None) -> pl.DataFrame:
         """See ``Reader.runs``."""
-        names = {e.experiment_id: e.name for e in self._experiments(study)}
+        experiments = self._experiments(study)
+        names = {e.experiment_id: e.name for e in experiments}
         return run_frame(
             [
                 (
@@ -116,7 +119,7 @@ class ClientReader:
                     run.info.end_time,
                     run.data.tags.get("mlflow.parentRunId"),
                 )
-                for run in self._search(list(names))
+                for run in self._search(experiments)
             ]
         )
 
@@ -146,6 +149,12 @@ class ClientReader:
         newest = self._points([run_id], None)["timestamp"].max()
         return newest if isinstance(newest, int) else 0
 
+    def deleted(self) -> ClientReader:
+        """See ``Reader.deleted``."""
+        other = copy.copy(self)
+        other._of_deleted = True
+        return other
+
     def _points(self, ids: Sequence[str], keys: Collection[str] | None) -> pl.DataFrame:
         series = [
             (run.info.run_id, key)
@@ -164,7 +173,7 @@ class ClientReader:
         return typed_frame(rows, POINT_SCHEMA, origins_in("metrics", POINT_SCHEMA))
 
     def _present(self, run_ids: Iterable[str]) -> list[Run]:
-        experiments = [e.experiment_id for e in self._experiments(None)]
+        experiments = self._experiments(None)
         known = (run_id for run_id in run_ids if _RUN_ID.fullmatch(run_id))
         return [
             run
@@ -173,21 +182,42 @@ class ClientReader:
         ]
 
     def _experiments(self, study: str | None) -> list[Experiment]:
+        """Experiments that may have runs of the wanted kind: deleted ones have deleted runs."""
+        from mlflow.entities import ViewType
+
         if study is None:
+            view = ViewType.ALL if self._of_deleted else ViewType.ACTIVE_ONLY
             return list(
-                self._pages(lambda token: self._client.search_experiments(page_token=token))
+                self._pages(
+                    lambda token: self._client.search_experiments(view_type=view, page_token=token)
+                )
             )
         found = self._ask(lambda: self._client.get_experiment_by_name(study))
-        return [found] if found is not None and found.lifecycle_stage == "active" else []
+        if found is None or (_is_deleted(found) and not self._of_deleted):
+            return []
+        return [found]
 
-    def _search(self, experiments: list[str], condition: str = "") -> Iterable[Run]:
+    def _search(self, experiments: list[Experiment], condition: str = "") -> Iterable[Run]:
+        from mlflow.entities import ViewType
+
+        if not self._of_deleted:
+            return self._found(experiments, ViewType.ACTIVE_ONLY, condition)
+        gone = [experiment for experiment in experiments if _is_deleted(experiment)]
+        there = [experiment for experiment in experiments if not _is_deleted(experiment)]
+        return [
+            *self._found(there, ViewType.DELETED_ONLY, condition),
+            *self._found(gone, ViewType.ALL, condition),
+        ]
+
+    def _found(self, experiments: list[Experiment], view: int, condition: str) -> Iterable[Run]:
         if not experiments:
             return []
         # oldest first: runs that start meanwhile come after those that the pages have given
         found = self._pages(
             lambda token: self._client.search_runs(
-                experiments,
+                [experiment.experiment_id for experiment in experiments],
                 condition,
+                run_view_type=view,
                 max_results=_PAGE,
                 order_by=["attributes.start_time ASC"],
                 page_token=token,
@@ -220,6 +250,10 @@ class ClientReader:
                 f"the MLflow server {self._shown} refuses a request ({error.error_code}: "
                 f"{_innermost(error)})"
             ) from error
+
+
+def _is_deleted(experiment: Experiment) -> bool:
+    return bool(experiment.lifecycle_stage != "active")
 
 
 def _texts(table: str, runs: Iterable[tuple[str, dict[str, str]]]) -> pl.DataFrame:

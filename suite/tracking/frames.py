@@ -45,7 +45,7 @@ def odd_value(origin: str, value: object, run_id: object, expected: str) -> Suit
     return SuiteError(
         f"the column {origin} of the tracking store holds {_shorten(value)} for the run "
         f"{_shorten(run_id)}, where {expected} belongs; it was edited outside the suite; restore "
-        "the store from a backup, or delete the run"
+        "the store from a backup, or delete the run for good (`mlflow gc`)"
     )
 
 

@@ -43,7 +43,8 @@ class Reader(Protocol):
     """What reports, laws and searches may ask of a tracking store.
 
     Every store gives equal frames for equal content. Runs that were deleted, or whose experiment
-    was, never appear, not even by their id; an id that no run has gives no rows.
+    was, never appear, not even by their id, but in what ``deleted`` gives; an id that no run has
+    gives no rows.
 
     Raises:
         SuiteError: from every method, if the store cannot be read, or holds values that MLflow
@@ -72,6 +73,13 @@ class Reader(Protocol):
 
     def latest_timestamp(self, run_id: str) -> int:
         """Time of the newest point of a run, in ms since 1970; 0 when it has none."""
+        ...
+
+    def deleted(self) -> Reader:
+        """A reader of the same store that gives the deleted runs and no others.
+
+        MLflow keeps them until they are removed for good, as ``mlflow gc`` does.
+        """
         ...
 
 

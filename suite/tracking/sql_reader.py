@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class SqlReader:
                 "or for PostgreSQL `pip install 'loopkv-suite[postgres]'`"
             ) from error
         self._shown = self._engine.url.render_as_string(hide_password=True)
+        self._wanted = _active()
 
     def check(self) -> None:
         """See that there is an MLflow database.
@@ -110,7 +112,7 @@ class SqlReader:
                 run.status, run.start_time, run.end_time, parent.c.value,
             )
             .select_from(joined)
-            .where(*_active())
+            .where(self._wanted)
         )  # fmt: skip
         if study is not None:
             statement = statement.where(_EXPERIMENTS.c.name == study)
@@ -151,6 +153,12 @@ class SqlReader:
             raise odd_value("metrics.timestamp", newest, run_id, "a whole number of 64 bits")
         return newest or 0
 
+    def deleted(self) -> SqlReader:
+        """See ``Reader.deleted``."""
+        other = copy.copy(self)
+        other._wanted = sa.not_(_active())
+        return other
+
     def _points(self, run_id: str, keys: Sequence[str] | None) -> pl.DataFrame:
         """Points of one run, as they are stored: asked for so, none brings its run's id along."""
         metric = _METRICS.c
@@ -172,7 +180,7 @@ class SqlReader:
         statement = (
             sa.select(_RUNS.c.run_uuid)
             .join(_EXPERIMENTS, _EXPERIMENTS.c.experiment_id == _RUNS.c.experiment_id)
-            .where(_RUNS.c.run_uuid.in_(list(ids)), *_active())
+            .where(_RUNS.c.run_uuid.in_(list(ids)), self._wanted)
         )
         return [run_id for (run_id,) in self._rows(statement, "runs")]
 
@@ -216,8 +224,8 @@ class SqlReader:
             ) from error
 
 
-def _active() -> tuple[sa.ColumnElement[bool], ...]:
-    return (_RUNS.c.lifecycle_stage == "active", _EXPERIMENTS.c.lifecycle_stage == "active")
+def _active() -> sa.ColumnElement[bool]:
+    return sa.and_(_RUNS.c.lifecycle_stage == "active", _EXPERIMENTS.c.lifecycle_stage == "active")
 
 
 def _reason(error: BaseException) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from suite.errors import InputError
+from suite.fit_arguments import FIT_EPILOG
 from suite.laws.forms import FORMS
+from suite.study import LawSpec
 from suite.study_file import parse_study
 
 STUDY = """
@@ -53,6 +59,30 @@ def test_every_law_by_name_is_taken_or_refused_for_its_own_reason() -> None:
         except InputError as error:
             refused[name] = error.key
     assert refused == {"power": "law.form", "data_constrained": "law.form"}
+
+
+def test_a_law_that_is_entered_in_the_registry_is_one_that_a_study_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InputError, match="no law is called 'new_law'; there are "):
+        parse_study(STUDY, overrides=["law.form=new_law"])
+    monkeypatch.setitem(FORMS, "new_law", replace(FORMS["chinchilla"], name="new_law"))
+    study = parse_study(STUDY, overrides=["law.form=new_law"])
+    assert study.law is not None
+    assert study.law.form == "new_law"
+    with pytest.raises(InputError, match=r"there are .*, looplm_total, new_law, power"):
+        parse_study(STUDY, overrides=["law.form=newlaw"])
+
+
+def test_texts_that_list_the_laws_list_those_of_the_registry() -> None:
+    """They are read before the registry, with its numerics, is loaded."""
+    listed = re.findall(r"FORM is one of (.*?), or a sum", " ".join(FIT_EPILOG.split()))
+    assert sorted(re.split(", | and ", listed[0])) == sorted(FORMS)
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    assert set(FORMS) <= set(re.findall(r"\w+", readme))
+    form = re.findall(r"form: (.*?) metric:", " ".join((LawSpec.__doc__ or "").split()))
+    named = {name for name in re.findall(r"``(\w+)``", form[0])}
+    assert named == set(FORMS) - {"power", "data_constrained"}
 
 
 @pytest.mark.parametrize(

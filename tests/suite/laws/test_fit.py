@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -213,6 +214,15 @@ def test_more_starts_and_other_seeds_change_nothing(
 ) -> None:
     few = fit(CHINCHILLA, *chinchilla_points, starts=1)
     same(fit(CHINCHILLA, *chinchilla_points, starts=30, seed=9), few, 1e-8)
+
+
+def test_fits_in_several_threads_are_the_same(
+    chinchilla_points: tuple[Columns, np.ndarray],
+) -> None:
+    alone = fit(CHINCHILLA, *chinchilla_points, starts=4)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: fit(CHINCHILLA, *chinchilla_points, starts=4), range(6)))
+    assert found == [alone] * 6
 
 
 def test_points_given_twice_double_the_objective_and_nothing_else(

@@ -28,13 +28,31 @@ SEEN, BETWEEN, BEYOND = "a size seen", "between sizes", "twice the size and toke
 
 @dataclass(frozen=True)
 class Case:
-    """A law, its true parameters, and what is asked of the intervals."""
+    """A law, its true parameters, and what is asked of the intervals.
+
+    Attributes:
+        form: the law.
+        truth: the parameters.
+        unidentified: symbols that the fit must say the points do not identify, in every data set.
+        predictions: losses that are asked for.
+        differences: of losses between recurrences.
+        trade: symbols that trade against each other, so that intervals may hold the truth more
+            often than they say: a shift makes up for an exponent, and each runs into the bound
+            of its range in some resamples.
+    """
 
     form: Form
     truth: dict[str, float]
-    symbols: tuple[str, ...]
+    unidentified: tuple[str, ...]
     predictions: tuple[str, ...]
     differences: tuple[str, ...]
+    trade: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Every parameter that the points identify."""
+        names = (symbol.name for symbol in self.form.symbols)
+        return tuple(name for name in names if name not in self.unidentified)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +69,7 @@ CASES = {
     "chinchilla": Case(
         CHINCHILLA,
         {"E": 1.8, "A": 400.0, "alpha": 0.34, "B": 2000.0, "beta": 0.37},
-        ("E", "alpha", "beta"),
+        (),
         (SEEN, BETWEEN, BEYOND),
         (),
     ),
@@ -61,9 +79,11 @@ CASES = {
             "E": 1.5, "A": 300.0, "t1": 2e7, "alpha": 0.35, "B": 900.0, "t2": 3e8, "beta": 0.32,
             "C": 0.5, "t3": 0.5, "gamma": 0.8,
         },
-        (),
+        # three T_m tell two differences, and the term spends four parameters with the shared E
+        ("E", "C", "gamma", "t3"),
         (SEEN, BETWEEN, BEYOND),
         ("T_m 2 less T_m 4", "T_m 4 less T_m 8"),
+        trade=("A", "t1", "alpha", "B", "t2", "beta"),
     ),
 }  # fmt: skip
 
@@ -95,6 +115,7 @@ def covered(case: Case, grid: Grid, datasets: int, resamples: int, points: int) 
             resamples=resamples,
             seed=seed,
         )
+        assert sorted(found.unidentified) == sorted(case.unidentified)
         band = found.band_of(lambda parameters: case.quantities(dict(parameters)))
         held.append((band.lower <= truth) & (truth <= band.upper))
     return np.array(held)
@@ -102,8 +123,16 @@ def covered(case: Case, grid: Grid, datasets: int, resamples: int, points: int) 
 
 def test_few_data_sets_are_covered_nearly_always(grid: Grid) -> None:
     held = covered(CASES["chinchilla"], grid, datasets=8, resamples=100, points=4)
-    # 48 intervals at 95 %: fewer than 41 would happen once in ten thousand times.
-    assert held.sum() >= 41
+    # 64 intervals at 95 %: fewer than 53, if they were independent, once in ten thousand times.
+    assert held.shape == (8, 8)
+    assert held.sum() >= 53
+
+
+def test_few_data_sets_of_the_looped_law_are_covered_nearly_always(grid: Grid) -> None:
+    held = covered(CASES["looplm_total"], grid, datasets=3, resamples=126, points=8)
+    # 33 intervals at 95 %: fewer than 25, if they were independent, once in ten thousand times.
+    assert held.shape == (3, 11)
+    assert held.sum() >= 25
 
 
 @pytest.mark.slow
@@ -118,4 +147,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say(
         print(f"\n{name}, 200 data sets of 15 curves, 95 % intervals cover")
         for quantity, found in zip(case.names, share, strict=True):
             print(f"  {quantity:28} {found:6.1%}")
-    assert np.all((share >= 0.90) & (share <= 0.98))
+    strict = np.array([quantity not in case.trade for quantity in case.names])
+    assert np.all(share >= 0.90)
+    assert np.all(share[strict] <= 0.98)

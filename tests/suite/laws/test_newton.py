@@ -32,6 +32,15 @@ def test_a_start_ends_where_it_would_end_alone(problem: Problem) -> None:
         assert alone.objective[0] == pytest.approx(together.objective[row], rel=1e-12)
 
 
+def test_a_start_given_twice_ends_in_one_place_and_moves_no_other(problem: Problem) -> None:
+    theta = problem.starts(4, seed=0)
+    once = minimise(problem, theta, 1e-3)
+    twice = minimise(problem, np.concatenate([theta, theta[::-1]]), 1e-3)
+    np.testing.assert_allclose(twice.theta[:4], once.theta, rtol=1e-8)
+    np.testing.assert_allclose(twice.theta[4:], once.theta[::-1], rtol=1e-8)
+    np.testing.assert_allclose(twice.objective[:4], once.objective, rtol=1e-12)
+
+
 def test_starts_that_wait_for_room_are_not_lost(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.errors import InputError, SuiteError
-from suite.laws.points import evenly_spaced, moving_average, prepare_points
+from suite.laws.points import (
+    FitPoints,
+    evenly_spaced,
+    moving_average,
+    prepare_first_share,
+    prepare_points,
+)
 from suite.study import LawSpec
 
 PLAIN = LawSpec(form="chinchilla", fit_from=0.0)
@@ -246,3 +252,93 @@ def test_evenly_spaced_keeps_the_ends_and_never_too_many(steps: list[int], count
         marks = np.linspace(tokens[0], tokens[-1], count)
         distance = np.abs(marks[:, None] - tokens)
         np.testing.assert_allclose(distance[:, kept].min(axis=1), distance.min(axis=1))
+
+
+def sides(found: FitPoints, run: int) -> tuple[list[float], list[float]]:
+    """Tokens of a run's fitted and of its held-out points."""
+    of_run = found.run == run
+    fitted, held_out = of_run & ~found.held_out, of_run & found.held_out
+    return found.tokens[fitted].tolist(), found.tokens[held_out].tolist()
+
+
+def test_the_first_share_is_that_of_each_runs_own_tokens() -> None:
+    found = prepare_first_share(TWO, curves(a=falling(8), b=falling(4)), PLAIN, 0.5)
+    assert sides(found, 0) == ([100, 200, 300, 400], [500, 600, 700, 800])
+    assert sides(found, 1) == ([100, 200], [300, 400])
+    assert found.run_ids == ("a", "b")
+    assert found.parameters[found.run == 1].tolist() == [2000] * 4
+    # a run's last point counts for its length even where it is not finite
+    lost = curves(a=[*falling(7), (800, math.nan)], b=falling(4))
+    assert sides(prepare_first_share(TWO, lost, PLAIN, 0.5), 0)[0] == [100, 200, 300, 400]
+
+
+def test_the_window_of_a_split_curve_is_that_of_the_whole_curve() -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.25)
+    found = prepare_first_share(TWO, curves(a=falling(8), b=falling(4)), law, 0.5)
+    assert sides(found, 0) == ([200, 300, 400], [500, 600, 700, 800])
+    assert sides(found, 1) == ([100, 200], [300, 400])
+
+
+def test_each_side_of_a_split_curve_is_smoothed_and_thinned_by_itself() -> None:
+    random = np.random.default_rng(0)
+    loss = 5.0 + random.random(40)
+    logged = [(100 * step, float(value)) for step, value in enumerate(loss, start=1)]
+    law = LawSpec(form="chinchilla", fit_from=0.0, smoothing=7, points_per_curve=6)
+    found = prepare_first_share(TWO, curves(a=logged, b=logged), law, 0.5)
+    for side, piece, tokens in (
+        (~found.held_out, loss[:20], 100.0 * np.arange(1, 21)),
+        (found.held_out, loss[20:], 100.0 * np.arange(21, 41)),
+    ):
+        kept = evenly_spaced(tokens, 6)
+        assert found.tokens[side & (found.run == 0)].tolist() == tokens[kept].tolist()
+        smoothed = moving_average(piece, 7)[kept]
+        assert found.loss[side & (found.run == 0)].tolist() == smoothed.tolist()
+
+
+@given(
+    values=st.lists(st.floats(0.1, 10.0), min_size=4, max_size=60),
+    other=st.lists(st.floats(0.1, 10.0), min_size=60, max_size=60),
+    share=st.floats(0.25, 0.9),
+    smoothing=st.integers(1, 30),
+    count=st.integers(2, 40),
+)
+def test_neither_side_of_a_split_curve_knows_the_other(
+    values: list[float], other: list[float], share: float, smoothing: int, count: int
+) -> None:
+    law = LawSpec(form="chinchilla", fit_from=0.0, smoothing=smoothing, points_per_curve=count)
+    steps = [100 * step for step in range(1, len(values) + 1)]
+    late = [step > share * steps[-1] for step in steps]
+
+    def prepared(early: list[float], later: list[float]) -> FitPoints:
+        mixed = [later[at] if is_late else early[at] for at, is_late in enumerate(late)]
+        logged = list(zip(steps, mixed, strict=True))
+        return prepare_first_share(TWO, curves(a=logged, b=logged), law, share)
+
+    found = prepared(values, values)
+    for fitted, changed in ((True, prepared(values, other)), (False, prepared(other, values))):
+        ours, theirs = (
+            points.loss[points.held_out != fitted].tolist() for points in (found, changed)
+        )
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("share", "settings", "message"),
+    [
+        (25, {}, "share of tokens is 25"),
+        (0.01, {}, "every point lies after the first 1% of tokens"),
+        (0.5, {"fit_from": 0.6}, "every point lies after the first 50% of tokens"),
+    ],
+)
+def test_a_share_that_leaves_nothing_is_refused(
+    share: float, settings: dict[str, Any], message: str
+) -> None:
+    law = LawSpec(form="chinchilla", **{"fit_from": 0.0, **settings})
+    with pytest.raises(InputError, match=message):
+        prepare_first_share(TWO, curves(a=falling(8), b=falling(4)), law, share)
+
+
+def test_curves_of_one_point_leave_nothing_to_predict() -> None:
+    one = curves(a=[(100, 4.0), (1000, math.nan)], b=[(100, 4.0), (1000, math.nan)])
+    with pytest.raises(InputError, match="no point lies after the first 50% of tokens"):
+        prepare_first_share(TWO, one, PLAIN, 0.5)

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from suite.errors import InputError
-from suite.laws.splits import by_first_share, by_level, leave_one_run_out, without_levels
+from suite.laws.splits import by_level, leave_one_run_out, without_levels
 
 N = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6])
-TOKENS = np.array([100.0, 200, 50, 100, 250, 1000])
 RUN = np.array([0, 0, 1, 1, 2, 2])
 
 
@@ -24,13 +23,6 @@ def test_several_levels_are_held_out_together() -> None:
     assert split.held_out.tolist() == [True, True, False, True]
 
 
-def test_the_first_share_is_that_of_each_runs_own_tokens() -> None:
-    quarter, half = by_first_share(TOKENS, RUN, [0.25, 0.5])
-    assert quarter.held_out.tolist() == [True, True, True, True, False, True]
-    assert half.held_out.tolist() == [False, True, False, True, False, True]
-    assert half.name == "after the first 50% of tokens"
-
-
 def test_runs_are_left_out_whole() -> None:
     splits = leave_one_run_out(RUN, ["a", "b", "c"])
     assert [split.name for split in splits] == ["a", "b", "c"]
@@ -44,8 +36,6 @@ def test_runs_are_left_out_whole() -> None:
         (lambda: without_levels("parameters", N, [3e6]), r"parameters = 3e\+06 cannot be held"),
         (lambda: without_levels("parameters", N, []), "parameters = nothing cannot be held out"),
         (lambda: without_levels("parameters", N, set(N)), "all levels of parameters"),
-        (lambda: by_first_share(TOKENS, RUN, [25]), "share of tokens is 25"),
-        (lambda: by_first_share(TOKENS, RUN, [0.01]), "every point lies after the first 1%"),
         (lambda: leave_one_run_out(RUN[:2], ["a"]), "one run only"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -41,6 +41,9 @@ class FakeReader:
     rows: list[dict[str, object]] = field(default_factory=list)
     texts: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     points: list[dict[str, object]] = field(default_factory=list)
+    bin: set[str] = field(default_factory=set)
+    """Ids of the runs that were deleted."""
+    of_deleted: bool = False
 
     def add(
         self,
@@ -113,6 +116,19 @@ class FakeReader:
                 }
             )
 
+    def delete(self, run_id: str) -> None:
+        self.bin.add(run_id)
+
+    def deleted(self) -> FakeReader:
+        return replace(self, of_deleted=True)  # of the same lists
+
+    def _shows(self, run_id: object) -> bool:
+        return (run_id in self.bin) is self.of_deleted
+
+    def latest_timestamp(self, run_id: str) -> int:
+        times = self.curves([run_id])["timestamp"].to_list()
+        return max(times, default=0)
+
     def forget(self, run_id: str) -> None:
         self.rows = [row for row in self.rows if row["run_id"] != run_id]
         self.points = [point for point in self.points if point["run_id"] != run_id]
@@ -132,7 +148,11 @@ class FakeReader:
 
     def runs(self, study: str | None) -> pl.DataFrame:
         everywhere = [{**row, "study": row["study"] or self.study} for row in self.rows]
-        rows = [row for row in everywhere if study in (None, row["study"])]
+        rows = [
+            row
+            for row in everywhere
+            if study in (None, row["study"]) and self._shows(row["run_id"])
+        ]
         return pl.DataFrame(rows, schema=RUN_COLUMNS).sort("start_time", "run_id")
 
     def params(self, run_ids: Sequence[str]) -> pl.DataFrame:
@@ -143,7 +163,8 @@ class FakeReader:
 
     def curves(self, run_ids: Sequence[str], keys: Sequence[str] | None = None) -> pl.DataFrame:
         frame = pl.DataFrame(self.points, schema=CURVE_COLUMNS)
-        frame = frame.filter(pl.col("run_id").is_in(list(run_ids)))
+        shown = [run_id for run_id in run_ids if self._shows(run_id)]
+        frame = frame.filter(pl.col("run_id").is_in(shown))
         if keys is not None:
             frame = frame.filter(pl.col("key").is_in(list(keys)))
         return frame.sort("run_id", "key", "step", "timestamp")
@@ -152,6 +173,7 @@ class FakeReader:
         rows = [
             (run_id, key, value)
             for run_id in run_ids
+            if self._shows(run_id)
             for key, value in self.texts[run_id][which].items()
         ]
         schema = {"run_id": pl.String, "key": pl.String, "value": pl.String}

@@ -175,6 +175,34 @@ def measured_before_with_other_settings(scene: Scene) -> None:
     )
 
 
+def measured_before_and_deleted(scene: Scene) -> None:
+    measured_before_by_another_run(scene)
+    scene.reader.delete(scene.reader.run_named("an earlier go"))
+
+
+def measured_before_in_another_study_and_deleted(scene: Scene) -> None:
+    measured_before_in_another_study(scene)
+    scene.reader.delete(scene.reader.run_named("elsewhere"))
+
+
+def measured_before_with_other_settings_and_deleted(scene: Scene) -> None:
+    measured_before_with_other_settings(scene)
+    scene.reader.delete(scene.reader.run_named("an earlier go"))
+
+
+def measured_at_an_unknown_time_and_deleted(scene: Scene) -> None:
+    measured_before_and_deleted(scene)
+    scene.row(scene.reader.run_named("an earlier go"))["start_time"] = None
+
+
+def input_deleted(scene: Scene) -> None:
+    scene.reader.delete(scene.reader.run_named("pretrain small Tm=2"))
+
+
+def prediction_deleted(scene: Scene) -> None:
+    scene.reader.delete(scene.prediction)
+
+
 def fitted_to_the_cell(scene: Scene) -> None:
     scene.tags(scene.prediction)[f"suite.input.{scene.fingerprint}"] = "f" * 32
 
@@ -275,6 +303,22 @@ REFUSED: dict[str, tuple[Callable[[Scene], None], str]] = {
         measured_before_with_other_settings,
         "had measured the same size and T_m with other settings before the prediction",
     ),
+    "another run, deleted": (
+        measured_before_and_deleted, ", which was deleted, had measured the same cell before"
+    ),
+    "another study, deleted": (
+        measured_before_in_another_study_and_deleted,
+        ", which was deleted, had measured the same cell in the study 'other' before",
+    ),
+    "other settings, deleted": (
+        measured_before_with_other_settings_and_deleted,
+        ", which was deleted, had measured the same size and T_m with other settings before",
+    ),
+    "unknown time, deleted": (
+        measured_at_an_unknown_time_and_deleted, ", which was deleted, had measured the same cell "
+    ),
+    "input deleted": (input_deleted, ", which the prediction was fitted to, was deleted"),
+    "prediction deleted": (prediction_deleted, "the prediction of this cell, run "),
     "fitted to the cell": (fitted_to_the_cell, "was fitted to this very cell"),
     "fitted to the run": (fitted_to_the_run, "was fitted to this very cell"),
     "fitted to nothing": (fitted_to_nothing, "does not say which runs it was fitted to"),
@@ -335,6 +379,60 @@ def test_runs_that_began_after_the_prediction_take_nothing_away(scene: Scene) ->
     size = {"size.name": "medium", "recurrence": 4}
     scene.reader.add("pretraining", "namesake", start=5, params=size, study="other")
     assert scene.judgements()[CELL].blind
+
+
+def test_deleted_runs_that_began_after_the_prediction_take_nothing_away(scene: Scene) -> None:
+    late = scene.row(scene.prediction)["end_time"] + 1
+    again = scene.reader.add("pretraining", "again", cell=scene.fingerprint, start=late)
+    scene.reader.delete(again)
+    # a run of another cell, and one of another study that may call anything "medium"
+    scene.reader.delete(scene.reader.add("pretraining", "another cell", start=5))
+    size = {"size.name": "medium", "recurrence": 4}
+    namesake = scene.reader.add("pretraining", "namesake", start=5, params=size, study="other")
+    scene.reader.delete(namesake)
+    found = scene.judgements()[CELL]
+    assert (found.blind, found.words) == (True, "blind")
+    # to the millisecond: what began as the prediction ended may have been known
+    scene.row(again)["start_time"] -= 1
+    assert not scene.judgements()[CELL].blind
+
+
+def test_a_prediction_that_did_not_come_true_is_counted_when_it_is_deleted(scene: Scene) -> None:
+    law = scene.reader.run_named(LAW)
+    wrong = predict(scene.reader, law, name="wrong", ago=40_000)
+    scene.reader.point(wrong, "law/alpha", 0)["value"] = 0.5
+    # whatever became of its tags
+    scene.tags(wrong).update({"suite.attempts": "many", "suite.attempt.1": "[]"})
+    scene.reader.delete(wrong)
+    found = scene.judgements()[CELL]
+    assert (found.blind, found.prediction) == (True, scene.prediction)
+    assert found.words == "blind, one of 2 predictions on record, of which 1 was deleted"
+    scene.reader.delete(predict(scene.reader, law, name="wrong too", ago=40_000))
+    assert scene.judgements()[CELL].words.endswith("one of 3 predictions on record, of which 2 "
+                                                   "were deleted")  # fmt: skip
+
+
+@pytest.mark.parametrize("made", ["late", "unfinished", "of another cell"])
+def test_a_deleted_prediction_that_could_not_earn_the_mark_is_not_counted(
+    scene: Scene, made: str
+) -> None:
+    other = predict(scene.reader, scene.reader.run_named(LAW), name="other", ago=40_000)
+    if made == "late":
+        scene.row(other)["end_time"] = scene.row(scene.cell)["start_time"]
+    elif made == "unfinished":
+        scene.row(other)["status"] = "KILLED"
+    else:
+        del scene.tags(other)[f"suite.predicts.{scene.fingerprint}"]
+    scene.reader.delete(other)
+    assert scene.judgements()[CELL].words == "blind"
+
+
+def test_a_cell_that_was_predicted_and_deleted_is_listed_so(scene: Scene) -> None:
+    cell = scene.fingerprint
+    scene.reader.delete(scene.cell)
+    assert read_tracked(scene.reader, "demo").foretold[cell] == "deleted"
+    scene.reader.forget(scene.cell)
+    assert read_tracked(scene.reader, "demo").foretold[cell] == "not begun"
 
 
 def test_one_of_several_predictions_is_told_so(scene: Scene) -> None:

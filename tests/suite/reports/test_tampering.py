@@ -376,7 +376,8 @@ STORE: dict[str, tuple[Callable[[Scene], None], tuple[str, ...]]] = {
     ),
     "prediction deleted": (delete_prediction, (f"run {{{PREDICTION}}}: it is not in the store",)),
     "prediction deleted, mark": (
-        delete_prediction, (MARK, "not blind: no prediction of this cell is on record")
+        delete_prediction,
+        (MARK, f"not blind: the prediction of this cell, run {{{PREDICTION}}}, was deleted"),
     ),
     "held-out cell began early": (
         begin_held_out_early, (MARK, "but the run of the cell began at 1970-01-01")

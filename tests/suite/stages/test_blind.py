@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from suite.cells import Cell
+from suite.errors import SuiteError
+from suite.reports.tracked import read_tracked
 from suite.stages.blind import predict_held_out
 from suite.stages.context import StageContext
 from suite.stages.law import run_law
+from suite.stages.law_fit import log_prediction
 from suite.stages.law_points import law_grid
 from suite.stages.pretraining import run_held_out_pretraining, run_pretraining
 from suite.stopping import StopRequested
 from suite.tracking.curves import attempts_from_tags
 from suite.tracking.home import Home
+from suite.tracking.recorder import RunRecorder
 from tests.suite.stages.grids import (
     STUDY,
     FakeTraining,
@@ -358,3 +364,135 @@ def test_a_prediction_that_read_a_deleted_run_is_not_made_again_after_the_outcom
     assert runs_of(context, "prediction") == [first]
     assert "it would not be blind" in said(context)
     assert len(runs_of(context, "law")) == 2
+
+
+def blindness(context: StageContext) -> dict[str, str]:
+    """What the report says of each held-out cell."""
+    tracked = read_tracked(context.reader, context.study.name)
+    return {cell.name: tracked.blindness[cell.run_id].words for cell in tracked.pretraining
+            if tracked.held_out(cell)}  # fmt: skip
+
+
+def test_deleting_what_was_trained_before_does_not_earn_the_mark(
+    home: Home, training: FakeTraining
+) -> None:
+    run(home, "law.hold_out={}")
+    known = {row["name"]: row["run_id"] for row in runs_of(context_of(home), "pretraining")}
+    delete(home, HELD_OUT[0])
+    delete(home, HELD_OUT[1])
+    context = run(home)
+    assert len(runs_of(context, "prediction")) == 1
+    assert blindness(context) == {
+        name: f"run {known[name]}, which was deleted, had measured the same cell before the "
+        "prediction was complete"
+        for name in HELD_OUT
+    }
+
+
+def test_deleting_a_prediction_that_did_not_come_true_leaves_a_trace(
+    home: Home, training: FakeTraining
+) -> None:
+    first = run(home, "law.huber_delta=0.01", stages=STAGES[:2])
+    (wrong,) = runs_of(first, "prediction")
+    context = run(home)
+    assert set(blindness(context).values()) == {"blind, one of 2 predictions on record"}
+    context.store.delete_run(wrong["run_id"])
+    said_of_it = "blind, one of 2 predictions on record, of which 1 was deleted"
+    assert blindness(context) == dict.fromkeys(HELD_OUT, said_of_it)
+
+
+class KilledError(BaseException):
+    """What no stage catches, so that the run is left as a killed process leaves it."""
+
+
+def interrupting(error: BaseException, after: int) -> Callable[..., None]:
+    """Puts predicted curves on record, and fails when it is asked for one more."""
+    recorded: list[str] = []
+
+    def log(recorder: RunRecorder, cell: str, *more: Any, **settings: Any) -> None:
+        if len(recorded) == after:
+            raise error
+        recorded.append(cell)
+        log_prediction(recorder, cell, *more, **settings)
+
+    return log
+
+
+CUT_OFF: list[tuple[BaseException, int, str]] = [
+    (SuiteError("the tracker is full"), 0, "FAILED"),
+    (SuiteError("the tracker is full"), 1, "FAILED"),
+    (RuntimeError("out of memory"), 1, "FAILED"),
+    (StopRequested(), 1, "KILLED"),
+    (KeyboardInterrupt(), 1, "KILLED"),
+    (KilledError(), 1, "RUNNING"),
+]
+by_error = pytest.mark.parametrize(
+    ("error", "after", "status"),
+    CUT_OFF,
+    ids=[f"{type(error).__name__} after {after}" for error, after, _ in CUT_OFF],
+)
+
+
+def cut_off(home: Home, patch: pytest.MonkeyPatch, error: BaseException, after: int) -> str:
+    """Run the study until its prediction is cut off; its run."""
+    with patch.context() as patched:
+        patched.setattr("suite.stages.blind.log_prediction", interrupting(error, after))
+        with contextlib.suppress(StopRequested, KeyboardInterrupt, KilledError):
+            run(home)
+    (prediction,) = runs_of(context_of(home), "prediction")
+    return str(prediction["run_id"])
+
+
+@by_error
+def test_after_a_prediction_that_was_cut_off_the_next_run_makes_a_blind_one(
+    home: Home,
+    training: FakeTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    after: int,
+    status: str,
+) -> None:
+    run_id = cut_off(home, monkeypatch, error, after)
+    (prediction,) = runs_of(context_of(home), "prediction")
+    assert prediction["status"] == status
+    assert training.trained == [], "held-out cells wait"
+    context = run(home)
+    assert context.failures == {}
+    assert training.trained == HELD_OUT
+    (prediction,) = [row for row in runs_of(context, "prediction") if row["status"] == "FINISHED"]
+    begun = [row for row in runs_of(context, "pretraining") if row["name"] in HELD_OUT]
+    assert prediction["end_time"] < min(row["start_time"] for row in begun)
+    held_out = cells_of(context, held_out=True)
+    assert set(tagged(context, prediction["run_id"], "suite.predicts.")) == set(held_out)
+    assert blindness(context) == dict.fromkeys(HELD_OUT, "blind")
+    # nothing of the attempt that was cut off counts any more
+    live_points = points_of(context, prediction["run_id"])
+    law = runs_of(context, "law")[-1]  # of all cells; one of those that were there came before
+    for cell in held_out:
+        expected = points_of(context, law["run_id"])[f"predicted/{cell}"]
+        assert live_points[f"predicted/{cell}"] == pytest.approx(expected, rel=1e-12)
+    assert prediction["run_id"] == run_id
+    assert tags_of(context, run_id)["suite.attempts"] == "2"
+
+
+@by_error
+def test_a_prediction_that_was_cut_off_earns_no_mark(
+    home: Home,
+    training: FakeTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    after: int,
+    status: str,
+) -> None:
+    """Not even where it names its cells and has their curves, as it does before it ends."""
+    run_id = cut_off(home, monkeypatch, error, after)
+    context = context_of(home, *QUICK)
+    named = {f"suite.predicts.{cell}": "true" for cell in cells_of(context, held_out=True)}
+    context.store.set_tags(run_id, named)
+    # whoever trains the cells anyway, and then asks for the mark
+    run(home, "law.hold_out={}", stages=STAGES[:1])
+    assert training.trained == HELD_OUT
+    context = run(home, stages=STAGES[3:])
+    assert blindness(context) == dict.fromkeys(
+        HELD_OUT, f"the prediction is {status}, not FINISHED"
+    )

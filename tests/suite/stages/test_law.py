@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import sqlalchemy as sa
 
 from suite.laws.fit import fit
 from suite.laws.forms import get_form
+from suite.laws.held_out import FitSettings, HeldOutTest, held_out_test
 from suite.laws.intervals import bootstrap
 from suite.laws.kept import KeptLaw
+from suite.laws.points import prepare_points
 from suite.stages.context import StageContext
 from suite.stages.law import law_cell, run_law
 from suite.stages.law_points import law_cells, read_points
+from suite.stages.law_tests import split_points
 from suite.stages.pretraining import run_held_out_pretraining, run_pretraining
 from suite.stopping import StopRequested
 from suite.study import LawSpec
+from suite.tracking.curves import live
 from suite.tracking.home import Home
 from tests.suite.stages.grids import (
     TRUTH,
@@ -260,6 +266,69 @@ def test_tests_that_the_grid_does_not_allow_are_left_out_and_named(home: Home) -
         assert f"note    {warning}" in said(context)
     keys = {key for key in at_zero(context, run_id) if key.endswith("/pooled_error")}
     assert keys == {f"law/held_out/{kind}/full/pooled_error" for kind in ("first",)}
+
+
+SMOOTHED = ("law.smoothing=5", "law.form=chinchilla", "law.resamples=0", "law.ablations=false")
+
+
+def first_tests(context: StageContext) -> dict[str, HeldOutTest]:
+    """Tests by the first share of tokens, as the stage makes them, by their names."""
+    law = spec_of(context)
+    points = read_points(context, law, law_cells(context, law))
+    form, settings = get_form(law.form), FitSettings(starts=law.test_starts)
+    return {
+        part.split.name: held_out_test(form, part.variables, part.loss, part.split, settings)
+        for part in split_points("first", law, points)
+    }
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_what_was_logged_after_the_split_does_not_move_the_law_before_it_by_a_bit(
+    share: float, home: Home
+) -> None:
+    context = context_of(home, *SMOOTHED)
+    before = first_tests(context)
+    engine = sa.create_engine(home.tracking_uri)
+    with engine.begin() as connection:
+        changed = connection.execute(
+            sa.text(
+                "UPDATE metrics SET value = value * (1.2 + 0.1 * (step % 7)) "
+                "WHERE key = 'train/total_loss' AND step > :step"
+            ),
+            {"step": share * 15_360},
+        )
+    assert changed.rowcount > 0
+    after = first_tests(context)
+    name = f"first:{share:g}"
+    assert after[name].fit.parameters == before[name].fit.parameters
+    assert after[name].fit.objective == before[name].fit.objective
+    assert after[name].goodness.mean_relative_error_held_out != (
+        before[name].goodness.mean_relative_error_held_out
+    )
+    for later in (other for other in before if other > name):
+        assert after[later].fit.parameters != before[later].fit.parameters
+
+
+def test_tests_by_the_first_share_are_fits_of_curves_that_end_there(home: Home) -> None:
+    context = context_of(home, *SMOOTHED, "law.tests=[first]", "law.fit_from=0.1")
+    run_law(context)
+    measured = at_zero(context, only_law(context))
+    law = spec_of(context)
+    cells = law_cells(context, law).filter(~pl.col("held_out"))
+    curves = live(context.reader.curves(cells["run_id"].to_list(), ["train/total_loss"]))
+    last = 15_360
+    for share in (0.25, 0.5, 0.75):
+        begun = curves.filter(pl.col("step") <= share * last)
+        reached = begun["step"].max()
+        assert isinstance(reached, int)
+        # the window opens where it does for the whole curve
+        early = prepare_points(cells, begun, replace(law, fit_from=0.1 * last / reached))
+        fitted = fit(get_form("chinchilla"), early.variables(), early.loss, starts=law.test_starts)
+        rest = curves.filter(pl.col("step") > share * last)
+        late = prepare_points(cells, rest, replace(law, fit_from=0.0))
+        error = np.abs(fitted.predict(late.variables()) / late.loss - 1).mean()
+        tracked = measured[f"law/held_out/first:{share:g}/full/mean_relative_error"]
+        assert tracked == pytest.approx(error, rel=1e-12)
 
 
 def test_held_out_cells_take_no_part_in_the_tests(home: Home) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from suite.laws.forms import CHINCHILLA
+from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED
 from suite.laws.intervals import bootstrap
 
 SuiteFit = Callable[..., tuple[int, str, str]]
@@ -68,3 +68,25 @@ def test_what_was_not_asked_is_not_answered(
     assert "loss at" not in text
     found = json.loads((tmp_path / "fit" / "fit.json").read_text())
     assert (found["predictions"], found["allocation"]) == ([], None)
+
+
+@pytest.mark.parametrize("bootstrap", [(), ("--bootstrap", 400)])
+def test_an_answer_that_hangs_on_a_decay_that_nothing_tells_says_so(
+    bootstrap: tuple[object, ...], suite_fit: SuiteFit, tmp_path: Path
+) -> None:
+    """Models that suit their data tell nothing of R_N."""
+    tokens = np.geomspace(1e9, 3e10, 12)
+    columns = {"parameters": np.full(12, 1e6), "tokens": tokens, "unique_tokens": tokens / 4}
+    plain = {"E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35}
+    loss = DATA_CONSTRAINED.predict(plain | {"R_D": 15.4, "R_N": 5.3}, columns)
+    pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
+    fix = [word for name, value in plain.items() for word in ("--fix", f"{name}={value}")]
+    sentence = "warning: the answer hangs on R_N, which the points do not identify"
+    for n, said in (("1e6", False), ("1e12", True)):
+        code, text, err = suite_fit(
+            tmp_path / "t.csv", "--form", "data_constrained", "--starts", 2, *fix, *bootstrap,
+            "--predict", f"parameters={n},tokens=4e9,unique_tokens=1e9",
+        )  # fmt: skip
+        assert code == 0, err
+        assert (sentence in text) is said
+        assert "hangs on R_D" not in text

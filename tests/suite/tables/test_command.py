@@ -14,6 +14,7 @@ import pytest
 from suite.cli import main
 from suite.laws.fit import fit
 from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, LOOPLM_TOTAL
+from suite.laws.repeated_intervals import bootstrap_repeated
 
 SuiteFit = Callable[..., tuple[int, str, str]]
 FEW = ("--n", "params", "--starts", 4)
@@ -230,6 +231,8 @@ def test_repeated_data_from_the_command_line(
         ({}, ("--form", "looplm_total"), "--t: t.csv has no column 'recurrence'"),
         ({}, ("--where", "size == 'S'"), "--n: params (parameters) is 5e+07 in all 8 points that "
          "are left to fit after --where; the law 'chinchilla' needs at least two levels of N"),
+        ({}, ("--where", "tokens == 1e9"), "--d: tokens (tokens) is 1e+09 in all 6 points that "
+         "are left to fit after --where; the law 'chinchilla' needs at least two levels of D"),
         ({}, ("--drop-highest", "20"), "4 points are left to fit after --drop-highest, and the law "
          "'chinchilla' has 5 parameters"),
         ({}, ("--drop-highest", "24"), "--drop-highest: got 24 of 24 points"),
@@ -251,6 +254,10 @@ def test_repeated_data_from_the_command_line(
          "which it has not"),
         ({}, ("--form", "data_constrained", *ALL_FIXED[:-1], "beta=nan"), "--fix: beta is nan; it "
          "must be positive and finite"),
+        ({}, ("--form", "data_constrained", "--unique", "tokens", "--bootstrap", "100",
+         "--profile", "alpha"), "--profile: there are no profiles of data_constrained"),
+        ({}, ("--form", "data_constrained", "--unique", "tokens", "--bootstrap", "20"),
+         "--bootstrap: resamples is 20"),
         ({}, ("--predict", "params=1e9"), "--predict: the law 'chinchilla' needs a value for each "
          "of params, tokens, and no other; got params"),
         ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
@@ -281,6 +288,18 @@ def test_bad_input_is_told_what_to_mend_and_writes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
+def test_fewer_rows_than_parameters_are_refused(
+    suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
+) -> None:
+    runs[[0, 7, 14, 23]].write_csv(tmp_path / "t.csv")
+    code, out, err = suite_fit(tmp_path / "t.csv", *FEW)
+    assert (code, out) == (2, "")
+    assert (
+        "4 points are left to fit, and the law 'chinchilla' has 5 parameters; at least 5 points "
+        "are needed"
+    ) in err
+
+
 @pytest.mark.parametrize(
     ("name", "cure"),
     [("n", '"n > 0"'), ("model size", "rename the column to one word"), ("a=b", "rename")],
@@ -307,6 +326,48 @@ def test_agreement_is_that_of_the_best_direction(suite_fit: SuiteFit, tmp_path: 
     assert "starts agreeing   100.0% of 6 in the best direction (2 of 8 went in others)" in text
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_repeated_data_have_intervals_over_runs(
+    fixed: bool, suite_fit: SuiteFit, tmp_path: Path, plain_figures: None
+) -> None:
+    truth = {
+        "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    unique = 10 ** rng.uniform(8, 10.5, 60)
+    columns = {
+        "parameters": 10 ** rng.uniform(7.5, 10, 60),
+        "tokens": unique * rng.choice([1, 2, 4, 16, 44], 60),
+        "unique_tokens": unique,
+    }
+    loss = DATA_CONSTRAINED.predict(truth, columns) * np.exp(0.004 * rng.standard_normal(60))
+    pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
+    plain = ("E", "A", "alpha", "B", "beta")
+    fix = [word for name in plain for word in ("--fix", f"{name}={truth[name]}")]
+    at = "parameters=6.34e9,tokens=242e9,unique_tokens=25e9"
+    code, text, err = suite_fit(
+        tmp_path / "t.csv", "--form", "data_constrained", "--starts", 4, "--bootstrap", 100,
+        "--predict", at, "--out", tmp_path / "fit", *(fix if fixed else ()),
+    )  # fmt: skip
+    assert code == 0, err
+    written = json.loads((tmp_path / "fit" / "fit.json").read_text())
+    found = bootstrap_repeated(
+        columns, loss, np.arange(60), starts=4, resamples=100,
+        plain={name: truth[name] for name in plain} if fixed else None,
+    )  # fmt: skip
+    for name, told in written["parameters"].items():
+        interval = found.interval(name)
+        if fixed and name in plain:
+            assert (told["value"], told["interval"]) == (truth[name], [None, None])
+        else:
+            assert told["interval"] == pytest.approx([interval.lower, interval.upper], rel=1e-9)
+            assert f"{interval.lower:.6g} to {interval.upper:.6g}" in text
+    (prediction,) = written["predictions"]
+    band = found.predict({k: np.array([v]) for k, v in prediction["variables"].items()})
+    assert prediction["loss"]["interval"] == pytest.approx([band.lower[0], band.upper[0]], rel=1e-9)
+    assert "not identified" not in text
+
+
 def test_data_of_one_amount_of_unique_text_are_fitted(suite_fit: SuiteFit, tmp_path: Path) -> None:
     truth = {
         "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
@@ -327,11 +388,13 @@ def test_what_is_odd_but_possible_is_a_warning(
     suite_fit: SuiteFit, runs: pl.DataFrame, tmp_path: Path
 ) -> None:
     pl.concat([runs, runs.head(2)]).write_csv(tmp_path / "twice.csv")
-    text = suite_fit(tmp_path / "twice.csv", *FEW, "--t", "tokens")[1]
+    code, text, _ = suite_fit(tmp_path / "twice.csv", *FEW, "--t", "tokens")
+    assert code == 0
     assert "warning: 2 points repeat another point exactly" in text
     assert "warning: --t is not read by the law chinchilla" in text
     runs.with_columns(pl.col("loss").exp()).write_csv(tmp_path / "perplexity.csv")
-    text = suite_fit(tmp_path / "perplexity.csv", *FEW)[1]
+    code, text, _ = suite_fit(tmp_path / "perplexity.csv", *FEW)
+    assert code == 0
     assert "a perplexity is no loss, its logarithm is" in text
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from suite.laws.fit import Fit
 from suite.laws.forms import CHINCHILLA
+from suite.tables.outcome import fit_table
 from suite.tables.points import points_of
 from suite.tables.request import FitRequest
 from suite.tables.sources import Table, from_frame
@@ -62,3 +64,62 @@ def test_held_out_points_stay_but_are_not_fitted(table: Table) -> None:
     assert set(points.fitted()["parameters"]) == {1e7, 2e7}
     assert len(points) == 9
     assert np.isfinite(points.loss).all()
+
+
+def test_losses_of_held_out_rows_never_reach_those_that_are_fitted(table: Table) -> None:
+    """The last rows of ``a`` and ``c`` are fitted, and those before them held out."""
+    asked = request(hold_out=("d == 2000000000",), final=3, where=("run != 'b'",))
+    more = table.frame.with_columns(run=pl.col("run") + "2", n=8 * pl.col("n"))
+    more = pl.concat(
+        [table.frame, more, more.with_columns(run=pl.col("run") + "3", d=pl.col("d") * 2)]
+    )
+    wide = Table(name="t", digest="", frame=more, place=table.place)
+    points = points_of(wide, asked, CHINCHILLA)
+    assert points.loss[:2].tolist() == [(13 + 11) / 2, (33 + 31) / 2]
+    assert not points.held_out[:2].any()
+
+
+def test_a_held_out_last_row_is_averaged_with_held_out_rows(table: Table) -> None:
+    asked = request(hold_out=("d >= 2e9",), final=3, where=("run != 'b'",))
+    late = table.frame.with_columns(run=pl.col("run") + "2", d=pl.col("d") / 10)
+    later = [
+        late.with_columns(run=pl.col("run") + str(n), n=n * pl.col("n"), d=n * pl.col("d"))
+        for n in (1, 2, 3)
+    ]
+    wide = Table(name="t", digest="", frame=pl.concat([table.frame, *later]), place=table.place)
+    points = points_of(wide, asked, CHINCHILLA)
+    assert points.loss[:2].tolist() == [12.5, 32.5]
+    assert points.held_out[:2].all()
+    assert not points.held_out[2:].any()
+
+
+def test_the_highest_losses_are_dropped_among_those_that_are_fitted(table: Table) -> None:
+    points = points_of(table, request(drop_highest=1, hold_out=("run=c",)), CHINCHILLA)
+    assert sorted(points.loss[points.held_out]) == [31, 32, 33]
+    assert sorted(points.loss[~points.held_out]) == [11, 12, 13, 21, 22]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"drop_highest": 2}, {"final": 2}, {"final": 2, "drop_highest": 1}]
+)
+def test_losses_of_held_out_rows_do_not_move_the_fit_by_a_bit(
+    settings: dict[str, int], runs: pl.DataFrame
+) -> None:
+    """Held out is the third of the four points of every run."""
+    runs = runs.with_columns(part=pl.int_range(pl.len()).over("run"))
+    changed = runs.with_columns(
+        loss=pl.when(pl.col("part") == 2).then(pl.col("loss") * 1.5).otherwise(pl.col("loss"))
+    )
+    asked = FitRequest(
+        columns={"parameters": "params"},
+        group="run",
+        hold_out=("part=2",),
+        starts=20,
+        **settings,
+    )
+
+    def fitted(frame: pl.DataFrame) -> Fit:
+        return fit_table(from_frame("t", frame, lambda row: f"row {row + 1}"), asked).fit
+
+    before, after = fitted(runs), fitted(changed)
+    assert (after.parameters, after.objective) == (before.parameters, before.objective)

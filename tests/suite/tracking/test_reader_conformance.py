@@ -21,7 +21,7 @@ from polars.testing import assert_frame_equal
 from suite.errors import SuiteError
 from suite.tracking import client_reader
 from suite.tracking.curves import CURVE_SCHEMA, Attempt
-from suite.tracking.reader import RUN_SCHEMA, TEXT_SCHEMA, live
+from suite.tracking.reader import RUN_SCHEMA, TEXT_SCHEMA, Reader, live
 
 Backend = Any  # of conftest.py
 Point = tuple[str, float, int, int]  # key, value, timestamp, step
@@ -174,8 +174,15 @@ NASTY = (
 
 def check_all_comes_back(backend: Backend, contents: list[Content]) -> None:
     study, ids = write(backend, *contents)
-    present = {i: c for i, c in zip(ids, contents, strict=True) if not c.deleted}
-    reader = backend.reader
+    for reader, deleted in ((backend.reader, False), (backend.reader.deleted(), True)):
+        wanted = {i: c for i, c in zip(ids, contents, strict=True) if c.deleted is deleted}
+        check_what_is_read(reader, study, ids, wanted)
+
+
+def check_what_is_read(
+    reader: Reader, study: str, ids: list[str], present: Mapping[str, Content]
+) -> None:
+    """Of all these runs, the reader gives those that are present to it, and all of them."""
     wanted = [expected_run(study, *item) for item in present.items()]
     assert reader.runs(study).rows(named=True) == sorted(
         wanted, key=lambda row: (row["start_time"], row["run_id"])
@@ -234,7 +241,13 @@ class TestEveryReader:
         for read in (backend.reader.params, backend.reader.tags, backend.reader.curves):
             assert set(read([kept, gone])["run_id"]) == {kept}
         assert backend.reader.latest_timestamp(gone) == 0
+        deleted = backend.reader.deleted()
+        assert deleted.runs(study)["run_id"].to_list() == [gone]
+        for read in (deleted.params, deleted.tags, deleted.curves):
+            assert set(read([kept, gone])["run_id"]) == {gone}
+        assert (deleted.latest_timestamp(gone), deleted.latest_timestamp(kept)) == (7, 0)
         backend.client.restore_run(gone)
+        assert deleted.runs(study).is_empty()
         assert set(backend.reader.curves([kept, gone])["run_id"]) == {kept, gone}
         assert backend.reader.latest_timestamp(gone) == 7
 
@@ -245,6 +258,11 @@ class TestEveryReader:
         assert backend.reader.runs(study).is_empty()
         assert study not in set(backend.reader.runs(None)["study"])
         assert backend.reader.curves(ids).is_empty()
+        deleted = backend.reader.deleted()
+        assert deleted.runs(study)["run_id"].to_list() == ids
+        ours = deleted.runs(None).filter(pl.col("run_id").is_in(ids))
+        assert ours["study"].to_list() == [study]
+        assert deleted.curves(ids)["value"].to_list() == [1.0]
 
     def test_runs_of_all_studies_name_theirs(self, backend: Backend) -> None:
         first, (a,) = write(backend, Content(start=2_000))
@@ -317,13 +335,19 @@ def test_equal_content_gives_equal_frames(backends: dict[str, Backend]) -> None:
 
 
 def test_a_server_reads_as_the_database_behind_it(server: Backend) -> None:
-    write(server, *NASTY)
+    _, ours = write(server, *NASTY)
     runs = server.reader.runs(None)
     ids = runs["run_id"].to_list()
     assert_frame_equal(runs, server.database.runs(None))
     assert_frame_equal(server.reader.params(ids), server.database.params(ids))
     assert_frame_equal(server.reader.tags(ids), server.database.tags(ids))
     assert_frame_equal(server.reader.curves(ids), server.database.curves(ids))
+    gone, behind = server.reader.deleted(), server.database.deleted()
+    deleted = gone.runs(None)
+    assert not deleted.is_empty()
+    assert_frame_equal(deleted, behind.runs(None))
+    assert_frame_equal(gone.params(ours), behind.params(ours))
+    assert_frame_equal(gone.curves(ours), behind.curves(ours))
 
 
 def test_a_server_is_read_page_by_page(server: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

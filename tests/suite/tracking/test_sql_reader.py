@@ -116,7 +116,8 @@ def test_an_odd_value_is_named_with_its_column_and_run(
         f"{belongs}"
     )
     assert str(caught.value).endswith(
-        "it was edited outside the suite; restore the store from a backup, or delete the run"
+        "it was edited outside the suite; restore the store from a backup, or delete the run for "
+        "good (`mlflow gc`)"
     )
     with closing(sqlite3.connect(home.database)) as db, db:  # the cure
         db.execute(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{RUN}'")

@@ -1,0 +1,139 @@
+"""Intervals of the data-constrained law by resampling runs, as ``intervals.bootstrap`` makes them.
+
+Its fit is no batch of sums of terms, so the resamples are fitted one after the other, each from
+the optimum of the original points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suite.laws._drawn_levels import MANY_LOST, lost_warnings
+from suite.laws._newton import RunWeights
+from suite.laws._percentiles import few_resamples
+from suite.laws._repeated_search import RepeatedSearch, search_repeated
+from suite.laws._repetition import DECAYS
+from suite.laws._resampled import ResampledFit, check_runs, draw_runs
+from suite.laws._robust_descent import End, follow
+from suite.laws._terms import Array
+from suite.laws.repeated_data import describe_repeated
+
+Mask = NDArray[np.bool_]
+
+
+def bootstrap_repeated(
+    variables: Mapping[str, Array],
+    loss: Array,
+    run: NDArray[np.generic],
+    *,
+    plain: Mapping[str, float] | None = None,
+    huber_delta: float = 1e-3,
+    starts: int = 64,
+    resamples: int = 500,
+    seed: int = 0,
+    on_start: Callable[[int], None] | None = None,
+    on_resample: Callable[[int], None] | None = None,
+) -> ResampledFit:
+    """Fit ``data_constrained``, and fit it again to resampled runs.
+
+    Neither the order of the points nor the names of the runs change the result. A plain law
+    that is fixed stays so in every resample: the intervals of R_D and R_N then tell nothing of
+    how well that law is known.
+
+    Args:
+        variables: columns [points]: ``parameters``, ``tokens``, ``unique_tokens``.
+        loss: losses [points] in nats.
+        run: which run each point belongs to: numbers or names [points].
+        plain: as for ``fit_repeated``.
+        huber_delta: threshold of the Huber loss, in nats of log loss.
+        starts: starts of the fit of the original points.
+        resamples: resamples of the runs.
+        seed: seed of the starts and of the resamples.
+        on_start: called with the number of starts that have ended so far.
+        on_resample: called with the number of resamples fitted so far.
+
+    Raises:
+        InputError: as ``fit_repeated``; or ``run`` does not pair with the losses, or there are
+            fewer than 5 runs, or fewer than 100 resamples.
+    """
+    run = np.asarray(run)
+    num_runs = check_runs(run, loss, resamples)
+    found = search_repeated(
+        variables,
+        loss,
+        plain=plain,
+        huber_delta=huber_delta,
+        starts=starts,
+        seed=seed,
+        on_start=on_start,
+    )
+    weights = draw_runs(
+        found.problem.columns, found.loss, run[found.order], resamples=resamples, seed=seed
+    )
+    ends = _fit_resamples(found, weights, on_resample)
+    parameters = [found.natural(end.theta) for end in ends]
+    symbols = tuple(parameters[0])
+    everything = np.ones((1, num_runs), dtype=bool)
+    unknown = [name for name, open_ in _left_open(found, everything, weights.run).items() if open_]
+    lost = {
+        name: float(open_.mean())
+        for name, open_ in _left_open(found, weights.of_run > 0, weights.run).items()
+        if open_.any() and name not in unknown
+    }
+    return ResampledFit(
+        fit=describe_repeated(found),
+        num_runs=num_runs,
+        symbols=symbols,
+        parameters=np.array([[row[name] for name in symbols] for row in parameters]),
+        unidentified=(*unknown, *(name for name, share in lost.items() if share > MANY_LOST)),
+        lost=lost,
+        converged_share=float(np.mean([end.converged for end in ends])),
+        warnings=(*lost_warnings(lost), *few_resamples(num_runs, resamples)),
+    )
+
+
+def _fit_resamples(
+    found: RepeatedSearch, weights: RunWeights, on_resample: Callable[[int], None] | None
+) -> list[End]:
+    ends = []
+    for number in range(len(weights.of_run)):
+        of_points = weights.of_points(np.array([number]))[0]
+        ends.append(follow(found.problem.sum(of_points), found.descent.theta, found.huber_delta))
+        if on_resample:
+            on_resample(number + 1)
+    return ends
+
+
+def _left_open(found: RepeatedSearch, drawn: Mask, run: NDArray[np.intp]) -> dict[str, Mask]:
+    """For each symbol that may be, the draws [draws] whose runs do not tell it.
+
+    R_D needs a point that repeats its data, and R_N one of a model that is larger than its unique
+    tokens call for, at the optimum of all points. A term needs as many settings of what it reads
+    as parameters are spent on them, its decay among these where the draw needs one.
+
+    Args:
+        found: the search.
+        drawn: which runs each draw has [draws, runs].
+        run: run of each point [points].
+    """
+    form, worth, columns = found.problem.form, found.repetition, found.problem.columns
+    assert form.constant is not None
+    settings = (
+        (np.stack([columns["parameters"], worth.unique_parameters]), worth.excess > 0, DECAYS[1]),
+        (np.stack([columns["tokens"], worth.unique_tokens]), worth.repeats > 0, DECAYS[0]),
+    )
+    left_open: dict[str, Mask] = {}
+    for term, (values, decays, decay) in zip(form.terms, settings, strict=True):
+        names = [] if found.plain else [form.constant.name, *(s.name for s in term.symbols)]
+        levels, of_point = np.unique(values, axis=1, return_inverse=True)
+        present = np.zeros((drawn.shape[1], levels.shape[1]), dtype=bool)
+        present[run, of_point.reshape(-1)] = True
+        needs_decay = drawn @ np.bincount(run[decays], minlength=drawn.shape[1]) > 0
+        short = (drawn.astype(int) @ present).astype(bool).sum(axis=1) < len(names) + needs_decay
+        for name in names:
+            left_open[name] = left_open.get(name, False) | short
+        left_open[decay.name] = short | ~needs_decay
+    return left_open
