@@ -113,6 +113,6 @@ def test_the_calibration_study_of_the_readme_runs_on_a_small_checkpoint(tmp_path
 
 def test_pictures_of_the_readme_are_there() -> None:
     shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
-    assert len(shown) == 5
+    assert len(shown) == 6
     for path in shown:
         assert (ROOT / path).read_bytes().startswith(b"\x89PNG")
