@@ -130,9 +130,11 @@ def piece_loader(
 def _whole(moments: MomentsPair) -> Iterator[MomentsPair]:
     """The sums of all ranks, for as long as somebody looks at them."""
     whole = moments.gathered()
-    yield whole
-    if whole is not moments:
-        whole.release()
+    try:
+        yield whole
+    finally:
+        if whole is not moments:
+            whole.release()
 
 
 class RowsTaker(Protocol):
@@ -210,9 +212,10 @@ class KVCalibration(LightningModule):
 
     def on_fit_end(self) -> None:
         """Let go of the moments: whoever wants them has been given them."""
-        self._let_go()
+        self.release()
 
-    def _let_go(self) -> None:
+    def release(self) -> None:
+        """Let go of the sums, also after a pass that failed; nothing is computed with them then."""
         if self._moments is not None:
             self._moments.release()
         self._moments = None
@@ -231,6 +234,11 @@ class KVCalibration(LightningModule):
         widths = layout.key_width, layout.value_width
         return MomentsPair(*widths, device=self._sums_on, layout=layout)
 
+    def _wait(self) -> None:
+        """Wait for the device, so that the clock reads what it has done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     @property
     def _sums_on(self) -> torch.device:
         """Where sums in 64 bits can be: beside the model, but for Apple's devices."""
@@ -241,6 +249,7 @@ class KVCalibration(LightningModule):
         moments = self._moments = self._moments or self._fresh()
         started = time.perf_counter()
         keys, values = self._rows(batch)
+        self._wait()
         seconds_a_row = (time.perf_counter() - started) / max(len(keys), 1)
         skipped = max(self._skip - batch.first, 0)
         keys, values, at = keys[skipped:], values[skipped:], batch.first + skipped
@@ -248,6 +257,7 @@ class KVCalibration(LightningModule):
             taken = max(min(self._budgets[0] - at, len(keys)), 0)
             started = time.perf_counter()
             moments.update(keys[:taken], values[:taken])
+            self._wait()
             # a budget inside a batch is charged its own share of the forward pass
             moments.seconds += seconds_a_row * taken + time.perf_counter() - started
             keys, values, at = keys[taken:], values[taken:], at + taken
@@ -275,12 +285,13 @@ class KVCalibration(LightningModule):
         left = max(self._evaluation_tokens - batch.first, 0)
         keys, values = keys[:left], values[:left]
         moments.update(keys, values)
+        self._wait()
         moments.seconds += time.perf_counter() - started
         if self._on_rows is not None:
             self._on_rows(corpus, keys, values)
         if max(batch.first + len(keys), batch.following) >= self._evaluation_tokens:
             with _whole(moments) as whole:
                 self._on_evaluated(corpus, whole)
-            self._let_go()
+            self.release()
             self._evaluated += 1
             self._stop.check()

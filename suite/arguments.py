@@ -107,20 +107,18 @@ def _plan_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--measure",
         action="store_true",
-        help="take the rates of products that this machine is seen to reach for its peaks, "
-        "instead of those of an H100 or H200",
+        help="take the rates of products that this machine is seen to reach, in the precision of "
+        "the study, for peaks that are not given",
     )
     verb.add_argument(
         "--peak-tflops",
         type=_positive,
-        default=989.0,
         metavar="TFLOPS",
         help="peak of one device (default: 989, an H100 or H200 in bf16)",
     )
     verb.add_argument(
         "--peak-float64-tflops",
         type=_positive,
-        default=67.0,
         metavar="TFLOPS",
         help="its peak in float64, for KV moments and solves (default: 67, likewise)",
     )

@@ -170,7 +170,7 @@ def moments_settings(
         "model_identity": identity,
         "sequence_length": spec.sequence_length,
         "batch_size": spec.batch_size,
-        "opening": "special tokens of the tokenizer",
+        "cutting": 2,  # sequences begin with the special tokens of the tokenizer
         "sinks": spec.sinks,
         "drop_last": spec.drop_last,
         "documents": asdict(spec.documents),

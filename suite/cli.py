@@ -88,23 +88,23 @@ def _studies(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from suite.planning import plan_study, print_plan
+    from suite.rates import assumed_rates
     from suite.study_file import load_study
 
     study, _ = load_study(options.study, options.overrides)
-    peaks = (options.peak_tflops * 1e12, options.peak_float64_tflops * 1e12)
-    utilisation, measured = 0.4, None
-    if options.measure:
-        from suite.rates import measured_rates
-
-        rates = measured_rates()
-        peaks = (rates.flops, rates.double_flops)
-        utilisation, measured = 1.0, f"measured on {rates.device} in {rates.precision}"
+    rates = assumed_rates(
+        study,
+        measure=options.measure,
+        peak_tflops=options.peak_tflops,
+        peak_float64_tflops=options.peak_float64_tflops,
+        utilisation=options.utilisation,
+    )
     plan = plan_study(
         study,
-        peak_flops=peaks[0],
-        double_peak_flops=peaks[1],
-        utilisation=options.utilisation or utilisation,
-        rates=measured,
+        peak_flops=rates.flops,
+        double_peak_flops=rates.double_flops,
+        utilisation=rates.utilisation,
+        rates=rates.origin,
     )
     print_plan(plan)
     return 0

@@ -1,13 +1,17 @@
 """Models to calibrate: pretraining cells of the study, hub ids, local folders, GGUF files."""
 
+# transformers is partly untyped.
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from suite.corpora.places import find_folder, is_file
 from suite.corpora.pretrained import pretrained_tokenizer
@@ -75,6 +79,7 @@ class ModelSource:
             revision=self._revision,
             gguf_file=self.spec.gguf_file,
             trust_remote_code=self.spec.trust_remote_code,
+            opens=self.spec.size is None,  # streams of a study's own models have no such token
         )
 
     def load(self, *, precision: str) -> tuple[PreTrainedModel, Tokenizer]:
@@ -98,8 +103,9 @@ class ModelSource:
         widths = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
         tokenizer = self.tokenizer()
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 self.name,
+                output_loading_info=True,
                 revision=self._revision,
                 trust_remote_code=self.spec.trust_remote_code,
                 dtype=widths.get(precision, torch.float32),
@@ -113,8 +119,27 @@ class ModelSource:
                 "folder",
                 key=self.key,
             ) from error
+        model, told = loaded
+        self._check_whole(model, told["missing_keys"])
         model.train(False)
         return model, tokenizer
+
+    def _check_whole(self, model: PreTrainedModel, missing: Iterable[str]) -> None:
+        """Refuse a checkpoint that lacks parameters, which transformers would draw at random.
+
+        The head may be missing: no logits are computed.
+        """
+        head = model.get_output_embeddings()
+        heads = {name for name, module in model.named_modules() if module is head}
+        lacking = sorted(name for name in missing if name.rpartition(".")[0] not in heads)
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            raise InputError(
+                f"the checkpoint {self.spec.path or self.name!r} lacks {lacking[0]}{more}, which "
+                "would be random numbers; give a checkpoint that is whole, and of this "
+                "architecture",
+                key=self.key,
+            )
 
     def _check_files(self) -> None:
         if self.digest is None or self.folder is None or folder_digest(self.folder) == self.digest:

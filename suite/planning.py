@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lightning_modules.kv.footprint import BLOCKS, EXACT_MATRICES
 from lightning_modules.looplm.sizes import (
     Shape,
     count_parameters,
@@ -30,6 +31,7 @@ from suite.terminal import shown
 
 _STATE_BYTES = 16  # float32 weights, gradients and AdamW's two averages, a parameter
 _ACTIVATION_BYTES = {"32-true": 4, "64-true": 8}
+_OPEN_ROWS = 1_024  # of the block under way, which a file of moments holds, too
 _DEVICES = {"H100": 80e9, "H200": 141e9}  # bytes of memory, as their makers state it
 
 
@@ -230,10 +232,10 @@ def _calibration_cell(
         double = flops - forward * 2.0 * shape.parameters
         weights = shape.parameters * _ACTIVATION_BYTES.get(spec.trainer.precision, 2)
         # beside the model: the sums of keys and values in a pass, then one matrix at a time with
-        # what its solver works on; of p = 2,880 and r = 864 the peaks were those of 4.7 matrices
-        # and of a matrix and 9.6 blocks of the basis's size
+        # what its solver works on
         matrix = 8.0 * width**2
-        solver = 5 * matrix if niter == "exact" else matrix + 10 * 8.0 * width * spec.rank
+        blocks = BLOCKS * 8.0 * width * spec.rank
+        solver = EXACT_MATRICES * matrix if niter == "exact" else matrix + blocks
         memory = weights + max(2 * matrix, solver)
     return CellCost(
         name=f"calibrate {model_label(model)} on {corpus} niter={niter}",
@@ -246,14 +248,17 @@ def _calibration_cell(
 
 
 def _cache_bytes(study: Study, spec: CalibrationSpec) -> float:
-    """Keys and values, float64, at every budget and of every evaluation corpus."""
+    """Keys and values at every budget and of every evaluation corpus, and rows for intervals."""
     total = 0.0
     for model in spec.models:
         shape = model.shape or _looped_shape(study, model)
         if shape is not None:
             width = shape.layers * shape.heads * shape.head_dim
             files = len(spec.calibrate_on) * len(spec.budgets) + len(spec.evaluate_on)
-            total += files * 2 * 8.0 * width**2
+            total += files * 2 * 8.0 * width * (width + _OPEN_ROWS)
+            if spec.intervals:
+                rows = len(spec.evaluate_on) * spec.evaluation_tokens
+                total += rows * 2 * width * _ACTIVATION_BYTES.get(spec.trainer.precision, 2)
     return total
 
 
@@ -287,12 +292,15 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             "?" if cell.flops is None else f"{plan.hours(cell):.3g}",
         )
     console.print(table)
-    console.print(
-        f"In all {plan.flops:.3g} FLOPs, {plan.total_hours:,.3g} device-hours at "
-        f"{plan.utilisation:.0%} of {_tera(plan.peak_flops)} TFLOP/s "
-        f"({_tera(plan.double_peak_flops)} in float64, for moments and solves)"
-        f"{f', {plan.rates}' if plan.rates else ''}."
-    )
+    known = sum(cell.flops is not None for cell in plan.cells)
+    if known:
+        console.print(
+            f"In all {'' if known == len(plan.cells) else 'at least '}{plan.flops:.3g} FLOPs, "
+            f"{plan.total_hours:,.3g} device-hours at "
+            f"{plan.utilisation:.0%} of {_tera(plan.peak_flops)} TFLOP/s "
+            f"({_tera(plan.double_peak_flops)} in float64, for moments and solves)"
+            f"{f', {plan.rates}' if plan.rates else ''}."
+        )
     if plan.held_out:
         console.print(
             "The law predicts the held-out cells once the other pretraining cells have finished, "

@@ -88,7 +88,8 @@ class CacheRoute:
 
         self._rotary.clear()
         try:
-            runner.run(input_ids, attention_mask, cache=recording_cache(self._model, store))
+            with recording_cache(self._model, store) as cache:
+                runner.run(input_ids, attention_mask, cache=cache)
         finally:
             self._rotary.clear()
 

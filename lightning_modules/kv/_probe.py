@@ -130,14 +130,14 @@ def run_probe(model: nn.Module, runner: Runner) -> Probe:
     second = first + step.repeat(_TOKENS)
     hooks = [(module, _keep(runs, site)) for site in sites for module in site.modules]
     hooks += [(module, keep_output(rotary)) for module in rotary_modules(model)]
-    with hooked(model, hooks):
+    with hooked(model, hooks), recording_cache(model, store) as cache:
         try:
             runner.run(
                 torch.stack((first, second % _TOKENS), dim=1),
                 position_ids=torch.stack((starts, starts + 1), dim=1).repeat(_TOKENS, 1)
                 if runner.takes_positions
                 else None,
-                cache=recording_cache(model, store),
+                cache=cache,
             )
         except Exception as error:
             # A model that wants more than text, or another cache, may fail in any way.

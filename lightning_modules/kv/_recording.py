@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,8 +17,9 @@ Store = Callable[[int, Tensor, Tensor], None]
 """Takes cache layer, keys ``[batch, heads, seq, head_dim]`` and values of one store."""
 
 
-def recording_cache(model: nn.Module, store: Store) -> DynamicCache:
-    """The cache that the model would make, watched.
+@contextmanager
+def recording_cache(model: nn.Module, store: Store) -> Iterator[DynamicCache]:
+    """The cache that the model would make, watched while the context is open.
 
     What a layer stores is seen before a sliding window cuts it, and nothing is seen of layers
     that store nothing: those that read the cache of another, and those without attention.
@@ -39,7 +41,11 @@ def recording_cache(model: nn.Module, store: Store) -> DynamicCache:
 
     # On the object, as some models refuse any class but their own.
     cache.update = update  # type: ignore[method-assign]
-    return cache
+    try:
+        yield cache
+    finally:
+        # A cache that refers to itself would keep its memory until the garbage collector comes.
+        del cache.update
 
 
 def _own_class(model: nn.Module) -> type[DynamicCache] | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_modules.kv.basis import Basis
 from lightning_modules.kv.eigen import iterated_eigenpairs, leading_eigenpairs
+from lightning_modules.kv.footprint import EXACT_MATRICES
 from lightning_modules.kv.moments import CentredMoments
 from lightning_modules.kv.orthonormal import normalised, orthonormal
 from lightning_modules.kv.placement import SymmetricProduct
@@ -37,7 +38,7 @@ def compute_basis(
         niter: power iterations of the randomised SVD, or ``exact``.
         seed: seed of the random start; ``exact`` has none.
         oversampling: columns of the random start beyond r, cut to what the data allow.
-        device: what computes; default where the moments are. The basis is there afterwards.
+        device: what computes; default where the moments are. The basis is where it was computed.
 
     Raises:
         InputError: a setting is not allowed, or the rows do not vary.
@@ -62,9 +63,16 @@ def exact_basis(moments: CentredMoments, rank: int, *, device: Device = None) ->
         InputError: as in ``compute_basis``.
     """
     rank = _allowed_rank(moments, rank)
-    # all eigenvectors, and as much again at work
-    product = SymmetricProduct(moments.scatter, columns=moments.width, device=device)
+    product = SymmetricProduct(
+        moments.scatter, columns=moments.width, blocks=EXACT_MATRICES - 1, device=device
+    )
     matrix = product.resident
+    if matrix is None:
+        warnings.warn(
+            f"{EXACT_MATRICES} matrices of width {moments.width} do not fit on {device}; the "
+            "CPU's eigensolver takes them, which is slow (niter 8 is nearly as good)",
+            stacklevel=3,
+        )
     values, vectors = leading_eigenpairs(moments.scatter if matrix is None else matrix, rank)
     return _basis(moments.mean, values, vectors, niter="exact")
 
@@ -228,7 +236,7 @@ def _cut_rank(rank: int, *, count: int, width: int, centred: float, total: float
     if centred <= 1e-14 * total:
         raise InputError(
             f"all {count} rows are equal, so they have no principal components; "
-            "calibrate on text that varies"
+            "calibrate on text that varies, or look at the weights of the model"
         )
     limit = min(count - 1, width)
     if rank > limit:

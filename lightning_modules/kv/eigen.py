@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from lightning_modules.kv.orthonormal import normalised, orthonormal
+from suite.errors import InputError, SuiteError
 
 # LAPACK's syevd asks for 1 + 6p + 2p² numbers of workspace and counts them in 32 bits.
 _LARGEST_SYEVD = 32_766
+# Indices into the matrix itself are counted in 32 bits, too.
+_LARGEST_SYEVR = 46_340
+_SHIFTS = 17  # from the rounding of the trace to the trace itself
 
 Eigenpairs = tuple[Tensor, Tensor]
 """Eigenvalues ``[r]``, rising, and their eigenvectors ``[p, r]``."""
@@ -27,7 +31,15 @@ def leading_eigenpairs(matrix: Tensor, rank: int) -> Eigenpairs:
     Args:
         matrix: ``[p, p]``, symmetric.
         rank: r, at most p.
+
+    Raises:
+        InputError: the matrix lies on a CPU and is wider than its solver can count.
     """
+    if matrix.device.type == "cpu" and len(matrix) > _LARGEST_SYEVR:
+        raise InputError(
+            f"p is {len(matrix)}, and the CPU's eigensolver counts to {_LARGEST_SYEVR}; take a "
+            "number of iterations for exact, such as niter 8, or an accelerator that it fits on"
+        )
     if matrix.device.type == "cpu" and len(matrix) > _LARGEST_SYEVD:
         last = len(matrix) - 1
         values, vectors = scipy.linalg.eigh(
@@ -75,12 +87,16 @@ def iterated_eigenpairs(
 
 def _cholesky(matrix: Tensor) -> Tensor:
     """Lower factor of a positive semidefinite matrix, shifted as little as it takes."""
-    shift = float(matrix.trace()) * torch.finfo(matrix.dtype).eps
+    trace = float(matrix.trace())
     factor: Tensor
     shifted = matrix
-    while True:
+    for power in range(_SHIFTS):
         factor, failed = torch.linalg.cholesky_ex(shifted)
         if not int(failed):
             return factor
-        shifted = matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        shift *= 10
+        shifted = matrix.clone()
+        shifted.diagonal().add_(trace * torch.finfo(matrix.dtype).eps * 10.0**power)
+    raise SuiteError(
+        "a matrix of moments has no factor: it holds NaN or infinity, or is far from positive "
+        "semidefinite; remove the moments from the cache and run again"
+    )

@@ -146,6 +146,6 @@ class DamagedFileError(SuiteError):
         self.path = path
         self.reason = str(reason)
         super().__init__(
-            f"{path} is damaged or holds something else ({reason}); delete it and run again to "
-            "compute it anew"
+            f"{path} is damaged or holds something else ({reason}); if the suite has "
+            "written it, delete it and run again to compute it anew"
         )

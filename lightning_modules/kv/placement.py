@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lightning_modules.kv.footprint import BLOCKS
+
 # Bytes of a panel on its way to the device: large enough to hide the transfer's latency.
 _PANEL_BYTES = 1 << 30
-# Matrices [p, r] at work beside the large one: a block, its image and what QR needs of both.
-_WORKING = 8
 
 
 class SymmetricProduct:
@@ -23,6 +23,7 @@ class SymmetricProduct:
     Args:
         matrix: C, ``[p, p]``, symmetric.
         columns: columns of the widest Y.
+        blocks: how many ``[p, columns]`` are held beside C.
         device: where Y will be; none for where C is.
         room: bytes that are free on the device; none to ask it.
     """
@@ -32,6 +33,7 @@ class SymmetricProduct:
         matrix: Tensor,
         *,
         columns: int,
+        blocks: int = BLOCKS,
         device: torch.device | str | None = None,
         room: int | None = None,
     ) -> None:
@@ -41,7 +43,7 @@ class SymmetricProduct:
         if matrix.device == self.device and room is None:
             return
         width = matrix.shape[0]
-        needed = matrix.element_size() * width * (width + _WORKING * columns)
+        needed = matrix.element_size() * width * (width + blocks * columns)
         free = _free_bytes(self.device) if room is None else room
         self._panels = needed > free
         if not self._panels:

@@ -19,6 +19,7 @@ from lightning_modules.kv.errors import (
 )
 from lightning_modules.kv.layout import Kind, KVLayout
 from lightning_modules.kv.pair import PairOfMoments
+from suite.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,12 +115,15 @@ def calibrate(
         # reading a matrix back is no part of a run from scratch, which has it in memory
         of_kind = moments.of(kind)
         started = time.perf_counter()
-        found = compute_basis(
-            of_kind, rank=rank, niter=niter, seed=seed, oversampling=oversampling, device=device
-        )
+        try:
+            found = compute_basis(
+                of_kind, rank=rank, niter=niter, seed=seed, oversampling=oversampling, device=device
+            ).to("cpu")  # which waits for the device
+        except InputError as error:
+            raise InputError(f"{kind}s: {error}") from error
         seconds += time.perf_counter() - started
         del of_kind
         layout = moments.layout
         entries = () if layout is None else layout.keys if kind == "key" else layout.values
-        bases[kind] = replace(found.to("cpu"), kind=kind, layout=entries)
+        bases[kind] = replace(found, kind=kind, layout=entries)
     return Calibration(bases=bases, layout=moments.layout, seconds=seconds, device=device)

@@ -24,13 +24,14 @@ from lightning_modules.kv.layout import Kind
 
 _FORMAT = "loopkv-rows-2"  # 2: with a digest of the rows
 _CHUNK = 1024  # rows read at once
+_SUFFIX = "-rows.safetensors"
 _NO_DIGEST = "0" * 64  # stands in the header until all rows have come
 
 
 class RowsWriter:
     """Writes rows of one kind into a safetensors file as they come.
 
-    The file is whole once ``close`` has returned, and unreadable before.
+    The file is whole once ``close`` has returned; ``StoredRows.check`` refuses it before.
 
     Args:
         file: an open, empty binary file.
@@ -45,7 +46,7 @@ class RowsWriter:
         self._written = 0
         self._shape: tuple[int, int] = (count, 0)
         self._dtype = torch.float32
-        self._digest = hashlib.sha256()
+        self._digest = _begin_digest(documents)
 
     def append(self, rows: Tensor) -> None:
         """Adds rows ``[n, p]``, all calls of one precision and width."""
@@ -83,7 +84,7 @@ class StoredRows:
     Attributes:
         path: the file.
         documents: rows of each document, in order.
-        digest: SHA-256 of the rows as bytes.
+        digest: SHA-256 of the documents' rows and of the rows as bytes.
     """
 
     path: Path
@@ -105,7 +106,10 @@ class StoredRows:
         except SafetensorError as error:
             raise DamagedFileError(path, error) from error
         told = header.get("documents") or "0"
-        counts = np.array([int(count) for count in told.split(",")], dtype=np.int64)
+        try:
+            counts = np.array([int(count) for count in told.split(",")], dtype=np.int64)
+        except ValueError as error:
+            raise DamagedFileError(path, error) from error
         if header.get("format") != _FORMAT or counts.sum() != shape[0]:
             raise DamagedFileError(path, f"{shape[0]} rows, of which {counts.sum()} are told")
         return cls(path=path, documents=counts, digest=header.get("sha256", _NO_DIGEST))
@@ -116,7 +120,7 @@ class StoredRows:
         Raises:
             SuiteError: they are not.
         """
-        digest = hashlib.sha256()
+        digest = _begin_digest(self.documents)
         for rows in self.chunks():
             digest.update(bytes_of(rows))
         if digest.hexdigest() != self.digest:
@@ -131,6 +135,15 @@ class StoredRows:
                 yield rows[start : min(start + _CHUNK, count)]
 
 
+def _begin_digest(documents: NDArray[np.int64]) -> hashlib._Hash:
+    return hashlib.sha256(repr(documents.tolist()).encode())
+
+
+def is_rows_path(path: Path) -> bool:
+    """Whether a file of the cache is one of rows, by its name."""
+    return path.name.endswith(_SUFFIX)
+
+
 def rows_path(moments: Path, kind: Kind) -> Path:
     """The file of rows beside a file of moments."""
-    return moments.with_name(f"{moments.stem}.{kind}-rows.safetensors")
+    return moments.with_name(f"{moments.stem}.{kind}{_SUFFIX}")

@@ -23,6 +23,8 @@ class PretrainedTokenizer:
         name: how the study calls it.
         tokenizer: the loaded tokenizer.
         key: key path of the name in the study file.
+        opens: whether sequences of the model begin with the special tokens that the tokenizer
+            puts first; not of a model that was trained without them.
 
     Attributes:
         name: how the study calls it.
@@ -32,8 +34,11 @@ class PretrainedTokenizer:
         InputError: if it has neither, so that documents could not be told apart in a stream.
     """
 
-    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, *, key: str) -> None:
+    def __init__(
+        self, name: str, tokenizer: PreTrainedTokenizerBase, *, key: str, opens: bool = True
+    ) -> None:
         self.name = name
+        self._opens = opens
         self._tokenizer = tokenizer
         separators = (tokenizer.eos_token_id, tokenizer.bos_token_id)
         found = next((each for each in separators if each is not None), None)
@@ -52,7 +57,9 @@ class PretrainedTokenizer:
 
     @cached_property
     def opening(self) -> tuple[int, ...]:
-        """Special tokens that it begins every sequence with, such as BOS; none of most."""
+        """Special tokens that a sequence of the model begins with, such as BOS; none of most."""
+        if not self._opens:
+            return ()
         plain, whole = (
             self._tokenizer("a", add_special_tokens=special)["input_ids"]
             for special in (False, True)
@@ -108,6 +115,7 @@ def pretrained_tokenizer(
     revision: str | None = None,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
+    opens: bool = True,
 ) -> PretrainedTokenizer:
     """Loads a tokenizer with ``transformers.AutoTokenizer``.
 
@@ -118,6 +126,7 @@ def pretrained_tokenizer(
         revision: commit or tag of a hub tokenizer.
         gguf_file: GGUF file in ``path`` that holds the tokenizer.
         trust_remote_code: run code that comes with the checkpoint.
+        opens: see ``PretrainedTokenizer``.
 
     Raises:
         InputError: if it cannot be loaded, or has no token to stand between documents.
@@ -147,4 +156,4 @@ def pretrained_tokenizer(
             "bpe-<vocabulary>, a folder or a hub id",
             key=key,
         ) from error
-    return PretrainedTokenizer(path, tokenizer, key=key)
+    return PretrainedTokenizer(path, tokenizer, key=key, opens=opens)

@@ -16,6 +16,7 @@ import numpy as np
 from suite.corpora.parts import Part
 from suite.corpora.tokenizers import Tokenizer
 from suite.corpora.tokens import CalibrationPiece, cut, ordered, tokenised
+from suite.errors import InputError
 from suite.study import CalibrationSpec, DocumentsSpec
 
 
@@ -48,18 +49,30 @@ class Cut:
     def pieces(self, document: CalibrationPiece) -> list[CalibrationPiece]:
         """Sequences of a document; those without a position that counts are left out."""
         opening = np.array(self.opening, dtype=np.int64)
-        parts = cut(document, max(self.sequence_length - len(opening), 1))
+        parts = cut(document, self.sequence_length - len(opening))
         opened = (np.concatenate([opening, part]) if len(opening) else part for part in parts)
         return [each for each in opened if self.kept(each)]
 
 
 def cut_for(spec: CalibrationSpec, tokenizer: Tokenizer) -> Cut:
-    """How a calibration cuts the documents of a model with this tokenizer."""
+    """How a calibration cuts the documents of a model with this tokenizer.
+
+    Raises:
+        InputError: what a sequence opens with leaves no position of it.
+    """
+    opening = tokenizer.opening
+    if len(opening) + spec.drop_last >= spec.sequence_length:
+        raise InputError(
+            f"got {spec.sequence_length}; sequences of the tokenizer {tokenizer.name!r} begin with "
+            f"{len(opening)} special tokens and their last {spec.drop_last} do not count, so that "
+            "nothing is left; give more",
+            key="calibration.sequence_length",
+        )
     return Cut(
         sequence_length=spec.sequence_length,
         sinks=spec.sinks,
         drop_last=spec.drop_last,
-        opening=tokenizer.opening,
+        opening=opening,
     )
 
 

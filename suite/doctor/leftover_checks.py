@@ -19,7 +19,7 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     """Whether cached moments, token streams and tokenizers can be read."""
     cache = exam.home.cache
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
-        ("moments/*/*.safetensors", _is_whole_moments),
+        ("moments/*/*.safetensors", _is_whole_moments_or_rows),
         ("tokens/*.npy", _is_whole_array),
         ("tokenizers/*.json", _is_json),
     )
@@ -44,11 +44,15 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     yield exam.mendable(what, *map(str, damaged), remedy=remedy, mend=mend)
 
 
-def _is_whole_moments(path: Path) -> bool:
+def _is_whole_moments_or_rows(path: Path) -> bool:
     from lightning_modules.kv.files import DamagedFileError, load_tensors
+    from lightning_modules.kv.stored_rows import StoredRows, is_rows_path
 
     try:
-        load_tensors(path)
+        if is_rows_path(path):
+            StoredRows.open(path).check()
+        else:
+            load_tensors(path, ())
     except FileNotFoundError:  # removed meanwhile
         return True
     except (DamagedFileError, OSError):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lightning_modules.kv.solve import Calibration
 
 
+WEIGHTS_TAG = "suite.weights"
+
+
 def run_calibration(context: StageContext) -> None:
     """Calibrate what is missing."""
     spec = context.study.calibration
@@ -53,10 +56,11 @@ def run_calibration(context: StageContext) -> None:
                     niter=niter,
                 )
                 found = tracked.get(cell.fingerprint)
-                if not context.needs_work(cell, found):
+                of_these_weights = _is_of(context, found, source)
+                if of_these_weights and not context.needs_work(cell, found):
                     continue
                 context.stop.check()
-                met = _met_budgets(context, found, spec)
+                met = _met_budgets(context, found, spec) if of_these_weights else ()
                 recorder = context.begin(
                     cell,
                     found,
@@ -64,8 +68,26 @@ def run_calibration(context: StageContext) -> None:
                     trainer=spec.trainer,
                     datasets=calibration_datasets(context, corpus, spec.evaluate_on),
                 )
+                recorder.set_tags({WEIGHTS_TAG: _weights(source)})
                 left = spec.budgets[len(met) :]
                 _calibrate(context, cache, source, corpus, niter, cell, recorder, left)
+
+
+def _weights(source: ModelSource) -> str:
+    """What tells weights: of a cell of the study, whose settings others may share, its digest."""
+    return source.digest or source.identity
+
+
+def _is_of(context: StageContext, found: TrackedCell | None, source: ModelSource) -> bool:
+    """Whether what is tracked is of the weights that there are now.
+
+    A fingerprint tells how a model was trained. One that was deleted and trained again may have
+    other weights, and its old errors are not the new one's.
+    """
+    if found is None:
+        return True
+    tags = context.reader.tags([found.run_id]).filter(pl.col("key") == WEIGHTS_TAG)
+    return tags.is_empty() or tags["value"].item() == _weights(source)
 
 
 def _met_budgets(
@@ -148,7 +170,7 @@ def _calibrate(
         cache.ensure(
             source,
             corpus,
-            budgets=spec.budgets,
+            budgets=budgets,
             evaluate_on=spec.evaluate_on,
             keep_rows=spec.intervals > 0,
         )
@@ -213,16 +235,14 @@ def _evaluate(
     for name in spec.evaluate_on:
         intervals = None
         if spec.intervals:
-            intervals = {
-                kind: jackknife(
-                    group_sums(
-                        basis,
-                        cache.rows(source, name, kind),
-                        spec.intervals,
-                        device=cache.device,
-                    )
+            sums = {
+                kind: group_sums(
+                    basis, cache.rows(source, name, kind), spec.intervals, device=cache.device
                 )
                 for kind, basis in solved.bases.items()
             }
+            intervals = {kind: jackknife(found) for kind, found in sums.items()}
+            groups = min(len(found.count) for found in sums.values())
+            figures.metrics[f"calibration/interval_groups/{name}"] = groups
         figures.add(name, solved.evaluate(cache.evaluation(source, name)), intervals)
     return figures

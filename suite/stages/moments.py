@@ -8,6 +8,7 @@ budgets were asked for, so any file serves any study that has the same settings.
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from lightning_modules.kv.pair import MomentsPair, StoredPair
     from lightning_modules.kv.stored_rows import StoredRows
     from suite.corpora import Tokenizer
+    from suite.corpora.tokens import CalibrationPiece
 
 
 _QUOTED = 80  # characters of a text by which a person finds its document
@@ -105,18 +107,34 @@ class MomentsCache:
         from lightning_modules.kv.pair import StoredPair
 
         folder = self._calibration_folder(source, corpus)
-        missing = [
-            tokens for tokens in sorted(budgets) if not self._readable(_file(folder, tokens))
-        ]
+        segments = self._missing(folder, budgets)
         unseen = [
             name
             for name in evaluate_on
             if not self._evaluated(self._evaluation_file(source, name), keep_rows=keep_rows)
         ]
-        if missing or unseen:
+        for missing in segments or ([[]] if unseen else []):
             self._run(source, corpus, missing, unseen, keep_rows=keep_rows)
-        else:  # the study may ask for what these moments cannot give
+            unseen = []
+        if not segments:  # the study may ask for what these moments cannot give
             self._check(source, StoredPair.open(_file(folder, max(budgets))).layout)
+
+    def _missing(self, folder: Path, budgets: Sequence[int]) -> list[list[int]]:
+        """Budgets that are not there, those together that go on from the same one that is."""
+        missing = [
+            tokens for tokens in sorted(budgets) if not self._readable(_file(folder, tokens))
+        ]
+        start = functools.partial(self._cached_below, folder)
+        return [list(together) for _, together in itertools.groupby(missing, start)]
+
+    def _cached_below(self, folder: Path, tokens: int) -> int:
+        """The largest budget below ``tokens`` that is there and whole; 0 for none."""
+        names = (path.stem for path in folder.glob("tokens-*.safetensors"))
+        found = (int(name.removeprefix("tokens-")) for name in names)
+        for candidate in sorted(found, reverse=True):
+            if candidate < tokens and self._readable(_file(folder, candidate)):
+                return candidate
+        return 0
 
     def _check(self, source: ModelSource, layout: KVLayout | None) -> None:
         if layout is not None:
@@ -175,7 +193,7 @@ class MomentsCache:
             num_workers=spec.trainer.num_workers,
         )
         folder = self._calibration_folder(source, corpus)
-        resumed = _largest_below(folder, missing[0]) if missing else None
+        resumed = self._resumed(folder, missing[0]) if missing else None
         start = resumed.num_rows if resumed else 0
         places = {name: self._evaluation_file(source, name) for name in unseen}
         documents = {
@@ -183,8 +201,9 @@ class MomentsCache:
             for name, found in evaluation.items()
         }
         if keep_rows:
-            _check_groups(documents, spec.intervals)
+            _check_groups(documents, spec.intervals, context)
         label = f"forward {model_label(source.spec)} on {corpus}"
+        _check_positions(model, [*calibration, *itertools.chain(*evaluation.values())], context)
         with (
             KVCapture(model) as capture,
             RowsKeeper(places, documents) as keeper,
@@ -228,6 +247,15 @@ class MomentsCache:
                     trainer.validate(module, dataloaders=loaders, verbose=False)
             except NonFiniteActivationError as error:
                 raise _with_document(error, tokenizer) from error
+            finally:
+                module.release()
+
+    def _resumed(self, folder: Path, tokens: int) -> MomentsPair | None:
+        """The moments that a pass to ``tokens`` goes on from."""
+        from lightning_modules.kv.pair import MomentsPair
+
+        start = self._cached_below(folder, tokens)
+        return MomentsPair.load(_file(folder, start)) if start else None
 
     def _trainer(self) -> Trainer:
         """A trainer on one device.
@@ -303,23 +331,35 @@ def _readable(path: Path, check: Callable[[Path], None] = _check_moments) -> boo
     """Whether a file is there and passes a check; one that is damaged is reported and removed."""
     from lightning_modules.kv.files import DamagedFileError
 
-    if not path.is_file():
-        return False
     try:
+        looked_at = path.stat().st_ino
         check(path)
+    except FileNotFoundError:
+        return False
     except DamagedFileError as error:
         warnings.warn(f"{path} is damaged ({error.reason}); it is made again", stacklevel=2)
-        path.unlink()
+        # another study may have made it again meanwhile
+        if path.is_file() and path.stat().st_ino == looked_at:
+            path.unlink(missing_ok=True)
         return False
     return True
 
 
-def _check_groups(documents: Mapping[str, NDArray[np.int64]], groups: int) -> None:
-    """Refuse intervals over evaluation tokens that come from a single document."""
+def _check_groups(
+    documents: Mapping[str, NDArray[np.int64]], groups: int, context: StageContext
+) -> None:
+    """Refuse intervals over a single document; warn of fewer groups than were asked for."""
     from lightning_modules.kv.intervals import group_ends
 
     for corpus, counts in documents.items():
-        if len(group_ends(counts, groups)) < 2:
+        found = len(group_ends(counts, groups))
+        if 1 < found < groups:
+            context.display.note(
+                f"warning: calibration.intervals is {groups}, and the {len(counts)} evaluation "
+                f"documents of {corpus!r} make {found} groups; more calibration.evaluation_tokens "
+                "make more"
+            )
+        if found < 2:
             raise InputError(
                 f"got {groups}; the evaluation tokens of {corpus!r} come from {len(counts)} "
                 "documents, which make no two groups; raise calibration.evaluation_tokens, or "
@@ -328,12 +368,18 @@ def _check_groups(documents: Mapping[str, NDArray[np.int64]], groups: int) -> No
             )
 
 
-def _largest_below(folder: Path, tokens: int) -> MomentsPair | None:
-    """The moments of the largest budget below ``tokens`` that are there."""
-    from lightning_modules.kv.pair import MomentsPair
+def _check_positions(
+    model: PreTrainedModel, pieces: Sequence[CalibrationPiece], context: StageContext
+) -> None:
+    """Refuse sequences longer than a table of positions; warn where positions are turned."""
+    from lightning_modules.kv._rotary import rotary_modules
 
-    found = (int(path.stem.removeprefix("tokens-")) for path in folder.glob("tokens-*.safetensors"))
-    for candidate in sorted(found, reverse=True):
-        if candidate < tokens and _readable(_file(folder, candidate)):
-            return MomentsPair.load(_file(folder, candidate))
-    return None
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(map(len, pieces), default=0)
+    if limit is None or longest <= limit:
+        return
+    what = f"the longest sequence has {longest:,} tokens and the model {limit:,} positions"
+    if rotary_modules(model):
+        context.display.note(f"warning: {what}; it was not trained beyond them")
+    else:
+        raise InputError(f"{what}; give at most {limit}", key="calibration.sequence_length")

@@ -39,6 +39,7 @@ def run_searches(context: StageContext) -> None:
             or _finished_trials(context, found) < search.trials
         ):
             context.stop.check()
+            context.failures.pop(cell.name, None)  # of an earlier attempt, which is made again
             _search(context, spec, search, source, cell, found, cache)
 
 

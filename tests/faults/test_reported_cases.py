@@ -141,6 +141,7 @@ def test_only_one_function_decides_which_points_are_live() -> None:
     ]
     # the last looks in the store for whatever an earlier report showed, overtaken or not
     assert {file.name for file in consumers} == {
+        "calibration.py",
         "law_points.py",
         "search.py",
         "tracked.py",

@@ -314,6 +314,23 @@ def test_a_row_that_is_not_finite_ends_the_pass_and_leaves_no_hooks(calibrate: C
     assert model.training
 
 
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_sums_are_let_go_when_a_pass_ends(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch, evaluate: bool
+) -> None:
+    made: list[MomentsPair] = []
+    fresh = KVCalibration._fresh
+
+    def watched(module: KVCalibration) -> MomentsPair:
+        made.append(fresh(module))
+        return made[-1]
+
+    monkeypatch.setattr(KVCalibration, "_fresh", watched)
+    calibrate(llama(), *(() if evaluate else (5,)), evaluate=evaluate)
+    assert made
+    assert all(len(pair.key.outer) == 0 for pair in made)
+
+
 def test_padding_sinks_and_dropped_ends_are_not_kept() -> None:
     pieces = [np.arange(5), np.arange(2), np.arange(3)]
     batch = collate(UnpaddedBatch(pieces, 4, 9))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,9 @@ import pytest
 from rich.console import Console
 
 from lightning_modules.looplm.sizes import PRESETS, resolve
-from suite import rates as rates_module
 from suite.cli import main
 from suite.planning import format_bytes, plan_study, print_plan, training_memory
-from suite.rates import Rates
+from suite.rates import measured
 from suite.study import (
     CalibrationSpec,
     KVShape,
@@ -342,31 +342,31 @@ def test_bytes_are_written_in_the_unit_that_fits(count: float, text: str) -> Non
     assert format_bytes(count) == text
 
 
-def test_measured_rates_are_those_of_products_on_this_machine(
+def test_measured_rates_are_operations_over_the_least_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A clock of our own: products of 64 x 64 take 4, 2, 3 and 5 s, then twice as long."""
+    took = [4.0, 2.0, 3.0, 5.0, 8.0, 4.0, 6.0, 10.0]
+    times = itertools.chain.from_iterable((100.0 * at, 100.0 * at + s) for at, s in enumerate(took))
+    monkeypatch.setattr("suite.rates.time.perf_counter", times.__next__)
+    monkeypatch.setattr("suite.rates._SIDE", {"cpu": 64})
+    rates, words = measured(TrainerSpec(accelerator="cpu", precision="bf16-mixed"))
+    assert rates == (2 * 64**3 / 2.0, 2 * 64**3 / 4.0)
+    assert words == "measured on this CPU in bfloat16"
+
+
+def test_what_is_given_stands_beside_what_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rates_module, "_SIDE", {"cpu": 384, "cuda": 384})
-    rates = rates_module.measured_rates()
-    # a pocket calculator and a supercomputer are ruled out
-    assert 1e7 < rates.double_flops < 1e17
-    assert 1e7 < rates.flops < 1e17
-    seen: list[Rates] = []
-
-    measure = rates_module.measured_rates
-
-    def watched() -> Rates:
-        seen.append(measure())
-        return seen[-1]
-
-    monkeypatch.setattr(rates_module, "measured_rates", watched)
-    assert main(["plan", "kv-calibration", "--measure"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr("suite.rates.measured", lambda trainer: ((3e12, 2e12), "measured here"))
     study, _ = load_study("kv-calibration")
-    expected = plan_study(
-        study,
-        peak_flops=seen[0].flops,
-        double_peak_flops=seen[0].double_flops,
-        utilisation=1.0,
-    )
-    assert f"{expected.total_hours:,.3g} device-hours at 100% of" in said
-    assert f"measured on {rates.device} in {rates.precision}." in said
+    for given, flops, double, share in (
+        ([], 3e12, 2e12, 1.0),
+        (["--peak-tflops", "5"], 5e12, 2e12, 1.0),
+        (["--peak-float64-tflops", "7", "--utilisation", "0.5"], 3e12, 7e12, 0.5),
+    ):
+        assert main(["plan", "kv-calibration", "--measure", *given]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        expected = plan_study(study, peak_flops=flops, double_peak_flops=double, utilisation=share)
+        assert f"{expected.total_hours:,.3g} device-hours at {share:.0%} of" in said
+        assert "measured here." in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lightning_modules.kv import capture
+from lightning_modules.kv._recording import recording_cache
 from lightning_modules.kv.capture import CapturedKV, KVCapture
 
 Build = Callable[..., PreTrainedModel]
@@ -368,3 +371,18 @@ def test_one_tensor_as_keys_and_as_values_is_one_matrix(tiny: Build, tokens: Tok
         layer.self_attn.kv_norm.register_forward_hook(lambda m, inputs, out: normed.append(out))
     rows = captured(model, tokens())
     torch.testing.assert_close(rows.keys, torch.cat(normed[-2:], -1), rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_of_a_batch_stays_when_it_is_done(tiny: Build, tokens: Tokens) -> None:
+    """A cache that referred to itself would wait for the garbage collector."""
+    model = tiny("Llama")
+    with recording_cache(model, lambda *stored: None) as cache, torch.no_grad():
+        model(tokens(), past_key_values=cache, use_cache=True)
+        seen = weakref.ref(cache.layers[0].keys)
+    assert seen() is not None
+    gc.disable()
+    try:
+        del cache
+        assert seen() is None
+    finally:
+        gc.enable()

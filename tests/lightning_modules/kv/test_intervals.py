@@ -133,6 +133,36 @@ def test_sums_of_groups_equal_explicit_reconstruction(
         assert found == pytest.approx(expected, rel=1e-10)
 
 
+def test_a_basis_of_full_rank_has_intervals_from_zero_on(tmp_path: Path) -> None:
+    """What is left is rounding alone, which a difference of squares would give a sign."""
+    rows = text(1, DOCUMENTS)
+    mean = rows.mean(dim=0)
+    moments = CentredMoments(count=len(rows), mean=mean, scatter=(rows - mean).T @ (rows - mean))
+    full = compute_basis(moments, rank=P, niter="exact", seed=0)
+    sums = group_sums(full, stored(tmp_path / "rows", rows, DOCUMENTS), 5)
+    assert (sums.squared >= 0).all()
+    for low, high in jackknife(sums).values():
+        assert 0 <= low <= high < 1e-6
+
+
+def test_a_header_that_tells_no_numbers_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    stored(path, text(1, DOCUMENTS), DOCUMENTS)
+    told = ",".join(map(str, DOCUMENTS)).encode()
+    content = path.read_bytes()
+    assert told in content
+    path.write_bytes(content.replace(told, told.replace(b",", b"x", 1), 1))
+    with pytest.raises(DamagedFileError):
+        StoredRows.open(path)
+    # two documents that have changed places are not those of the rows
+    first, second, *others = DOCUMENTS
+    assert first != second
+    swapped = ",".join(map(str, [second, first, *others])).encode()
+    path.write_bytes(content.replace(told, swapped, 1))
+    with pytest.raises(DamagedFileError, match="digest"):
+        StoredRows.open(path).check()
+
+
 def test_the_jackknife_of_a_mean_is_its_textbook_interval() -> None:
     """With equal groups of one norm, the squared error is a plain mean of their values."""
     values = np.array([0.1, 0.4, 0.2, 0.3, 0.25])

@@ -12,7 +12,7 @@ from lightning_modules.kv.moments import CentredMoments
 from lightning_modules.kv.placement import SymmetricProduct
 
 P, COLUMNS = 37, 5
-NEEDED = 8 * P * (P + 8 * COLUMNS)  # the matrix, and eight blocks
+NEEDED = 8 * P * (P + 10 * COLUMNS)  # the matrix, and ten blocks
 
 
 def symmetric(seed: int = 0) -> torch.Tensor:

@@ -19,12 +19,14 @@ from suite.corpora import (
     Mixture,
     Part,
     Tokenizer,
+    cut_for,
     load_corpus,
     select_documents,
 )
 from suite.corpora.byte_level import ByteTokenizer
 from suite.corpora.tokens import CalibrationPiece
-from suite.study import CorpusSpec, DocumentsSpec
+from suite.errors import InputError
+from suite.study import CalibrationSpec, CorpusSpec, DocumentsSpec, ModelSpec
 
 BYTE = ByteTokenizer()
 DOCUMENTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=12)
@@ -206,9 +208,34 @@ def test_every_sequence_opens_as_the_tokenizer_opens_it_and_that_never_counts(
     found = how.pieces(np.arange(length))
     assert [piece.tolist() for piece in found] == expected
     assert [how.kept(piece) for piece in found] == counted
-    without_sinks = replace(how, sinks=0)
-    assert without_sinks.left_out == 1
-    assert without_sinks.kept(found[0] if found else np.array([9])) == min(length, 7) * bool(found)
+
+
+@pytest.mark.parametrize(("length", "counted"), [(1, [1]), (7, [7]), (8, [7, 1]), (14, [7, 7])])
+def test_without_sinks_all_but_what_a_sequence_opens_with_counts(
+    length: int, counted: list[int]
+) -> None:
+    how = Cut(sequence_length=8, sinks=0, opening=(9,))
+    assert [how.kept(piece) for piece in how.pieces(np.arange(length))] == counted
+
+
+def test_a_sequence_too_short_for_what_it_opens_with_is_refused() -> None:
+    class Opening(ByteTokenizer):
+        opening = (256, 256)
+
+    spec = CalibrationSpec(
+        models=(ModelSpec(path="m"),),
+        calibrate_on=("a",),
+        evaluate_on=("a",),
+        budgets=(10,),
+        rank=1,
+        sequence_length=4,
+        sinks=1,
+        drop_last=1,
+    )
+    assert cut_for(spec, Opening()).left_out == 2
+    with pytest.raises(InputError, match="begin with 2 special tokens") as caught:
+        cut_for(replace(spec, drop_last=2), Opening())
+    assert caught.value.key == "calibration.sequence_length"
 
 
 def test_a_mixture_does_not_depend_on_the_order_of_a_corpus_and_depends_on_the_seed() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lightning_modules.kv.files import save_tensors
+from lightning_modules.kv.stored_rows import RowsWriter
 from suite.doctor.inventory import size_text, take_inventory
 from suite.stages.moments import _readable
 from suite.tracking.home import Home
@@ -20,6 +21,7 @@ def cached(home: Home) -> dict[str, Path]:
     """One file of each kind that is cached, whole."""
     files = {
         "moments": home.cache / "moments" / "0f" / "tokens-64.safetensors",
+        "rows": home.cache / "moments" / "0f" / "tokens-64.key-rows.safetensors",
         "tokens": home.cache / "tokens" / "0f.npy",
         "ends": home.cache / "tokens" / "0f.ends.npy",
         "tokenizers": home.cache / "tokenizers" / "0f.json",
@@ -27,6 +29,10 @@ def cached(home: Home) -> dict[str, Path]:
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
     save_tensors(files["moments"], {"sum": torch.ones(16, 16)})
+    with files["rows"].open("wb") as file:
+        writer = RowsWriter(file, count=5, documents=np.array([2, 3]))
+        writer.append(torch.ones(5, 4))
+        writer.close()
     np.save(files["tokens"], np.arange(1_000, dtype=np.uint16))
     np.save(files["ends"], np.array([1_000]))
     files["tokenizers"].write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
@@ -36,12 +42,12 @@ def cached(home: Home) -> dict[str, Path]:
 def test_a_whole_cache_is_left_as_it_is(
     home: Home, cached: dict[str, Path], examine: Callable[..., Any]
 ) -> None:
-    assert examine(home, fix=True).good("cache") == ["4 cached files can be read"]
+    assert examine(home, fix=True).good("cache") == ["5 cached files can be read"]
     assert all(file.exists() for file in cached.values())
 
 
 @pytest.mark.parametrize("kept", [0, 3, 0.5, -1])
-@pytest.mark.parametrize("name", ["moments", "tokens", "ends", "tokenizers"])
+@pytest.mark.parametrize("name", ["moments", "rows", "tokens", "ends", "tokenizers"])
 def test_a_file_that_was_cut_is_removed_and_no_other(
     home: Home,
     cached: dict[str, Path],
@@ -54,7 +60,7 @@ def test_a_file_that_was_cut_is_removed_and_no_other(
     cached[name].write_bytes(content[:length])
     finding = examine(home).only("cache").finding
     assert (finding.what, finding.where) == (
-        "1 of 4 cached files are damaged",
+        "1 of 5 cached files are damaged",
         (str(cached[name]),),
     )
     assert examine(home, fix=True).left == []
@@ -74,7 +80,7 @@ def test_moments_are_judged_as_the_stage_judges_them(
     else:
         with pytest.warns(UserWarning, match="is damaged"):
             assert not _readable(file)
-        assert told == ["1 of 4 cached files are damaged"]
+        assert told == ["1 of 5 cached files are damaged"]
 
 
 def test_half_made_files_are_left_while_somebody_may_be_making_them(

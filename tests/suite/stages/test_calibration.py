@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from mlflow import MlflowClient
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -21,9 +22,11 @@ from suite.cli import main
 from suite.corpora.byte_level import ByteTokenizer
 from suite.errors import SuiteError
 from suite.models import ModelSource
+from suite.stages.calibration import WEIGHTS_TAG
 from suite.tracking.curves import live
 from suite.tracking.home import Home
 from suite.tracking.reader import open_reader
+from suite.tracking.recorder import RunRecorder
 
 STUDY = """
 name: s
@@ -166,6 +169,60 @@ def test_a_cell_that_was_cut_off_goes_on_from_the_budgets_that_it_has_met(
         errors = artifacts(Home.at(tmp_path / name), run_id) / "errors"
         assert len(list(errors.glob("curve-*.json"))) == len(budgets)
     assert curves[0].equals(curves[1])
+
+
+def test_a_budget_without_its_tables_is_not_met(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base / "cut.yaml").write_text(STUDY.split("searches:")[0])
+    command = ["run", str(base / "cut.yaml"), "--set", "calibration.niter=[1]"]
+    command += ["--set", "calibration.budgets=[60, 100, 300]", "--home", str(tmp_path)]
+    keep = RunRecorder.keep_text
+
+    def cut_off(recorder: RunRecorder, folder: str, name: str, content: bytes) -> None:
+        if name == "curve-100.json":
+            raise SuiteError("cut off")
+        keep(recorder, folder, name, content)
+
+    monkeypatch.setattr(RunRecorder, "keep_text", cut_off)
+    assert main(command) == 1
+    monkeypatch.setattr(RunRecorder, "keep_text", keep)
+    assert main(command) == 0
+    [run_id] = (
+        open_reader(Home.at(tmp_path)).runs("s").filter(pl.col("kind") == "calibration")["run_id"]
+    )
+    tables = artifacts(Home.at(tmp_path), run_id) / "errors"
+    assert sorted(path.name for path in tables.glob("curve-*")) == [
+        f"curve-{budget}.json" for budget in (100, 300, 60)
+    ]
+
+
+def test_errors_of_other_weights_are_not_gone_on_from(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell of the study that was trained anew has the fingerprint of the old one."""
+    (base / "again.yaml").write_text(STUDY.split("searches:")[0])
+    command = ["run", str(base / "again.yaml"), "--set", "calibration.niter=[1]"]
+    command += ["--home", str(tmp_path)]
+    assert main(command) == 0
+    solve, solved = solve_module.calibrate, []
+
+    def counted(moments: Any, **settings: Any) -> Any:
+        solved.append(moments.key.count)
+        return solve(moments, **settings)
+
+    monkeypatch.setattr(solve_module, "calibrate", counted)
+    assert main(command) == 0
+    assert not solved
+    home = Home.at(tmp_path)
+    client = MlflowClient(tracking_uri=home.tracking_uri)
+    [run_id] = open_reader(home).runs("s").filter(pl.col("kind") == "calibration")["run_id"]
+    client.set_tag(run_id, WEIGHTS_TAG, "others")
+    assert main(command) == 0
+    assert solved == [100, 300]
+    assert client.get_run(run_id).data.tags[WEIGHTS_TAG] != "others"
+    assert main(command) == 0
+    assert solved == [100, 300]
 
 
 def test_more_components_than_tokens_are_a_warning_and_the_basis_is_what_they_allow(

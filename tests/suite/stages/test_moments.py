@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaForCausalLM, LlamaModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from lightning_modules.kv.capture import KVCapture
 from lightning_modules.kv.pair import StoredPair
@@ -473,3 +475,77 @@ def test_rotary_frequencies_stay_in_32_bits_when_the_model_has_16(
     stage = start(precision="bf16-true")
     stage.ensure(41)
     assert set(seen) == {(torch.float32, torch.bfloat16)}
+
+
+def test_a_budget_between_two_that_are_there_costs_no_token_twice(
+    start: Open, forwards: list[int]
+) -> None:
+    settings: dict[str, Any] = {"batch_size": 1}
+    whole = start(home="whole", **settings)
+    whole.ensure(200, 700)
+    at_once = len(forwards)
+    stage = start(home="between", **settings)
+    stage.ensure(100, 500)
+    forwards.clear()
+    start(home="between", **settings).ensure(200, 700)
+    # from 100 to 200 and from 500 to 700, and the sequence that each of the ends lies in
+    third = len(forwards)
+    forwards.clear()
+    start(home="longer", **settings).ensure(700)
+    assert third < len(forwards) * 0.55
+    assert at_once == len(forwards)
+    for budget in (200, 700):
+        assert_same_bits(start(home="between", **settings).at(budget), whole.at(budget))
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+def test_sequences_beyond_the_positions_of_a_model(
+    start: Open, base: Path, tmp_path: Path, rotary: bool
+) -> None:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 257, "max_position_embeddings": 20}
+    if rotary:
+        config = LlamaConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+            **shape,
+        )  # fmt: skip
+        model: Any = LlamaForCausalLM(config)
+    else:
+        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, **shape))
+    model.save_pretrained(tmp_path / "short")
+    ByteTokenizer().save(tmp_path / "short")
+    stage = start(model=str(tmp_path / "short"))
+    words = f"the longest sequence has {LENGTH} tokens and the model 20 positions"
+    if rotary:
+        stage.ensure(100)
+        said = " ".join(stage.context.display.console.file.getvalue().split())
+        assert f"warning: {words}; it was not trained beyond them" in said
+    else:
+        with pytest.raises(InputError, match=f"{words}; give at most 20") as caught:
+            stage.ensure(100)
+        assert caught.value.key == "calibration.sequence_length"
+        start(model=str(tmp_path / "short"), sequence_length=20, home="fits").ensure(100)
+
+
+def test_a_checkpoint_that_lacks_a_parameter_is_refused_but_for_its_head(
+    start: Open, base: Path, tmp_path: Path
+) -> None:
+    whole = load_file(base / "model" / "model.safetensors")
+    for name, lacking in (
+        ("headless", "lm_head.weight"),
+        ("broken", "model.layers.1.self_attn.v_proj.weight"),
+    ):
+        shutil.copytree(base / "model", tmp_path / name)
+        parts = {key: tensor for key, tensor in whole.items() if key != lacking}
+        assert len(parts) == len(whole) - 1
+        save_file(parts, tmp_path / name / "model.safetensors", {"format": "pt"})
+    headless = start(model=str(tmp_path / "headless"))
+    headless.ensure(100)
+    other = start(home="other")
+    other.ensure(100)
+    assert_same_bits(headless.at(100), other.at(100))
+    with pytest.raises(
+        InputError, match=r"lacks model\.layers\.1\.self_attn\.v_proj\.weight"
+    ) as caught:
+        start(model=str(tmp_path / "broken"), home="broken").ensure(100)
+    assert caught.value.key == KEY
