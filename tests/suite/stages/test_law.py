@@ -388,6 +388,19 @@ def fingerprint_of(home: Home, *edits: str) -> str:
     return law_cell(context, law, law_cells(context, law)).fingerprint
 
 
+def test_only_a_law_with_tests_by_the_first_share_names_how_their_points_are_made(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = ("law.tests=[size, first]", "law.tests=[size, cell]")
+    before = [fingerprint_of(home, edit) for edit in edits]
+    monkeypatch.setattr("suite.stages.law_tests._FIRST_SHARE", "both sides smoothed as one")
+    after = [fingerprint_of(home, edit) for edit in edits]
+    assert [new == old for new, old in zip(after, before, strict=True)] == [False, True]
+    context = context_of(home, edits[1])
+    law = spec_of(context)
+    assert "first_share" not in law_cell(context, law, law_cells(context, law)).settings
+
+
 @pytest.mark.parametrize(
     "edit",
     ["law.tests=[first, size, recurrence]", "law.form=parameters+tokens  + rising recurrence"],
