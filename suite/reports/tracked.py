@@ -16,6 +16,7 @@ from suite.reports.deleted import DeletedRuns, read_deleted
 from suite.reports.points import Curve
 from suite.reports.predictions import foretold, judge_cells, read_clocks, read_other_runs
 from suite.reports.records import (
+    PREDICTS_TAG,
     Blindness,
     CalibrationCell,
     LawRun,
@@ -88,7 +89,7 @@ def _prediction(run: RunText) -> PredictionRun:
         **run.run,
         end_time=run.row["end_time"],
         inputs=run.tagged("suite.input."),
-        predicts=frozenset(run.tagged("suite.predicts.")),
+        predicts=frozenset(run.tagged(PREDICTS_TAG)),
     )
 
 
