@@ -210,6 +210,7 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
     }
     held_out = [cell for cell in pretraining if law is not None and cell.cell in law.held_out]
     deleted = read_deleted(reader, study) if held_out or predictions else DeletedRuns()
+    own_deleted = deleted.runs.filter(pl.col("study") == study)
     blindness: Mapping[str, Blindness] = {}
     if law is not None and held_out:
         clocks = read_clocks(frame, tags, pl.concat([losses, recorded]))
@@ -221,7 +222,7 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
         calibration=calibration,
         law=law,
         blindness=blindness,
-        foretold=foretold(predictions, frame, deleted.runs),
+        foretold=foretold(predictions, frame, own_deleted),
         searches=searches,
         left_out=tuple(selection.left_out),
         notes=tuple(_notes(pretraining, law)),
