@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from suite.errors import InputError
 from suite.laws._levels import check_levels
-from suite.laws._repetition import DECAYS, DataConstrainedForm, Repetition
+from suite.laws._repetition import DECAYS, DataConstrainedForm, Repetition, repeats_data
 from suite.laws._robust_descent import Descent, Sum, descend
 from suite.laws._terms import Array
+from suite.laws._untold import untold_symbols
 from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, check_column, check_plain
 
-_ONE_EPOCH = 1 + 1e-9
 _NAMES = ("E", "A", "alpha", "B", "beta", "R_D", "R_N")
 # Logs of E and of the terms at the mean point, as shares of the mean loss; exponents; decays.
 _LOWER = np.log([1e-6, 1e-6, 1e-3, 1e-6, 1e-3, DECAYS[0].lower, DECAYS[1].lower])
@@ -131,6 +131,12 @@ class RepeatedSearch:
         return self.problem.form.repetition(self.natural(self.descent.theta), self.problem.columns)
 
     @property
+    def untold(self) -> tuple[str, ...]:
+        """Symbols that the points leave open at the best coordinates."""
+        at = self.natural(self.descent.theta)
+        return untold_symbols(self.problem.form, at, self.problem.columns, plain=self.plain)
+
+    @property
     def at_bounds(self) -> tuple[str, ...]:
         """Symbols that ended at a bound of the search."""
         free, theta = self.problem.free, self.descent.theta
@@ -166,7 +172,8 @@ def search_repeated(
     fixed: dict[str, float] = {}
     if plain is not None:
         fixed = {symbol.name: float(plain[symbol.name]) for symbol in CHINCHILLA.symbols}
-        if not form.repetition({**fixed, "R_D": 1.0, "R_N": 1.0}, columns).excess.any():
+        worth = form.repetition({**fixed, "R_D": 1.0, "R_N": 1.0}, columns)
+        if not worth.depends_on("R_N").any():
             fixed["R_N"] = DECAYS[1].upper  # no point tells of it
     problem = Coordinates(form=form, columns=columns, log_loss=np.log(loss), fixed=fixed)
     drawn = np.random.default_rng(seed).random((starts, len(_NAMES)))
@@ -207,7 +214,7 @@ def _check(
         check_levels(form, columns)
     else:
         check_plain(plain)
-    if not (columns["tokens"] > columns["unique_tokens"] * _ONE_EPOCH).any():
+    if not repeats_data(columns).any():
         raise InputError(
             "no point repeats its data (tokens are at most the unique tokens in every row), so "
             "R_D and R_N cannot be told; fit the law 'chinchilla'"

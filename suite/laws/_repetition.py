@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suite.errors import InputError
 from suite.laws._form import Form
@@ -20,6 +21,7 @@ DECAYS = (
     Symbol(name="R_D", unit="epochs", lower=1e-2, upper=1e4),
     Symbol(name="R_N", unit="", lower=1e-2, upper=1e4),
 )
+_ONE_EPOCH = 1 + 1e-9
 _FARTHEST = 40.0  # log of N / N_opt beyond which it makes no difference
 
 
@@ -29,10 +31,10 @@ class Repetition:
 
     Attributes:
         unique_parameters: U_N, the parameters that the unique tokens call for, at most N.
-        excess: R_N = N / U_N - 1.
+        excess: R_N = N / U_N - 1, which is 0 where U_N is N.
         worth_parameters: N' = U_N (1 + R_N* (1 - exp(-R_N / R_N*))).
-        unique_tokens: U_D = min(U, D).
-        repeats: R_D = D / U_D - 1, epochs beyond the first.
+        unique_tokens: U_D = min(U, D), where rounding is no repetition; see ``repeats_data``.
+        repeats: R_D = D / U_D - 1, epochs beyond the first, which is 0 where U_D is D.
         worth_tokens: D' = U_D (1 + R_D* (1 - exp(-R_D / R_D*))).
 
     All are [points].
@@ -44,6 +46,11 @@ class Repetition:
     unique_tokens: Array
     repeats: Array
     worth_tokens: Array
+
+    def depends_on(self, decay: str) -> NDArray[np.bool_]:
+        """Which points' losses depend on R_D, or on R_N [points]."""
+        found: NDArray[np.bool_] = {"R_D": self.repeats, "R_N": self.excess}[decay] > 0
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +142,7 @@ class DataConstrainedForm(Form):
             )
         ]
         by_unique = slopes["parameters"] * _by_unique(found.excess, parameters[DECAYS[1].name])
-        between = (found.excess > 0) & (found.excess < np.expm1(_FARTHEST) * (1 - 1e-12))
+        between = found.depends_on("R_N") & (found.excess < np.expm1(_FARTHEST) * (1 - 1e-12))
         moved = by_unique * found.unique_parameters * between
         through = _log_optimum_gradient(parameters, found) * moved
         return np.concatenate([plain[:1], plain[1:] + through, np.stack(by_decay)])
@@ -147,7 +154,7 @@ class DataConstrainedForm(Form):
         self.check_parameters(parameters)
         columns = self.columns(variables)
         n, d = columns["parameters"], columns["tokens"]
-        unique_tokens = np.minimum(columns["unique_tokens"], d)
+        unique_tokens = np.where(repeats_data(columns), columns["unique_tokens"], d)
         unique = n
         if parameters["A"] > 0 and parameters["B"] > 0:
             log_optimum = _log_optimum(parameters, unique_tokens)
@@ -169,8 +176,17 @@ class DataConstrainedForm(Form):
     ) -> tuple[str, ...]:
         """R_D where no point repeats its data, and R_N where no model has N above U_N."""
         found = self.repetition(parameters, variables)
-        told = (found.repeats.any(), found.excess.any())
-        return tuple(decay.name for decay, tells in zip(DECAYS, told, strict=True) if not tells)
+        return tuple(d.name for d in DECAYS if not found.depends_on(d.name).any())
+
+
+def repeats_data(columns: Mapping[str, Array]) -> NDArray[np.bool_]:
+    """Which points have seen their unique tokens more than once, rounding aside [points].
+
+    Args:
+        columns: columns [points] by name: ``tokens`` and ``unique_tokens``.
+    """
+    found: NDArray[np.bool_] = columns["tokens"] > columns["unique_tokens"] * _ONE_EPOCH
+    return found
 
 
 def _worth_columns(found: Repetition) -> dict[str, Array]:

@@ -113,7 +113,7 @@ def search(
         raise InputError(f"huber_delta is {huber_delta}; it must be positive")
     if starts < 1:
         raise InputError(f"starts is {starts}; at least one is needed")
-    columns, loss, order = _checked(form, variables, loss)
+    columns, loss, order = checked_points(form, variables, loss)
     directions = form.directions
     starts = max(starts, len(directions))
     ended = 0
@@ -164,10 +164,14 @@ def _directions(starts: int, directions: int) -> NDArray[np.intp]:
     return direction
 
 
-def _checked(
+def checked_points(
     form: Form, variables: Mapping[str, Array], loss: Array
 ) -> tuple[dict[str, Array], Array, NDArray[np.intp]]:
-    """Columns and losses, checked and in canonical order, and that order."""
+    """Columns and losses, checked and in canonical order, and that order.
+
+    Raises:
+        InputError: as ``fit.fit``.
+    """
     columns = form.columns(variables)
     loss = np.asarray(loss, dtype=np.float64)
     check_column("loss", loss)

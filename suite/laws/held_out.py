@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from suite.errors import InputError
+from suite.laws._search import checked_points
 from suite.laws._terms import Array
 from suite.laws.fit import Fit, fit
 from suite.laws.forms import Form
@@ -93,6 +94,15 @@ class Comparison:
         """
         wins: Array = (self.error_held_out[:1] < self.error_held_out).mean(axis=1)
         return wins
+
+
+def check_fitted(form: Form, part: SplitPoints) -> None:
+    """Refuse a split whose fitted points cannot determine the law, before it is fitted.
+
+    Raises:
+        InputError: as ``fit.fit``.
+    """
+    checked_points(form, part.fitted(), part.loss[~part.split.held_out])
 
 
 def held_out_test(

@@ -176,6 +176,7 @@ def prepare_first_share(
     Each curve is cut at this share of its run's last logged tokens. Both sides are prepared by
     themselves, as ``prepare_points`` prepares a curve, with the window where it is for the whole
     curve: nothing that was logged after the cut can reach a fitted point, nor the other way round.
+    A run that has no point on one of its sides takes no part.
 
     Args:
         cells: as for ``prepare_points``, none of them held out.
@@ -184,23 +185,32 @@ def prepare_first_share(
         share: up to which points are fitted.
 
     Raises:
-        InputError: as ``prepare_points``; or the share is not between 0 and 1, or leaves nothing
-            to fit or to predict.
+        InputError: as ``prepare_points``; the share is not between 0 and 1; or no run has points
+            on both sides, where the window opens too late for it with the key ``law.fit_from``.
     """
     if not 0 < share < 1:
         raise InputError(f"the share of tokens is {share}; it must lie between 0 and 1")
-    usable = []
+    usable: list[_Curve] = []
+    windowed = False
     for curve in _logged(_planned(cells), curves, law, [])[0]:
         later = curve.tokens > share * curve.last
         sides = (curve.within(~later, held_out=False), curve.within(later, held_out=True))
         prepared = [_prepare(side, law) for side in sides]
-        usable += [side for side in prepared if len(side.loss)]
-    later_sides = sum(curve.cell.held_out for curve in usable)
-    if later_sides in (0, len(usable)):
-        found = "every" if later_sides else "no"
+        if all(len(side.loss) for side in prepared):
+            usable += prepared
+        else:
+            windowed |= all((side.tokens > 0).any() for side in sides)
+    if not usable and windowed:
         raise InputError(
-            f"{found} point lies after the first {share:.0%} of tokens; curves of several points "
-            "are needed"
+            f"it is {law.fit_from:g}, and no run has a point from there to the first {share:.0%} "
+            f"of its tokens; a value below {share:g} leaves some to fit, where the points are "
+            "dense enough",
+            key="law.fit_from",
+        )
+    if not usable:
+        raise InputError(
+            f"no run has points both within and after the first {share:.0%} of its tokens; curves "
+            "of several points are needed"
         )
     return _collected(usable)
 

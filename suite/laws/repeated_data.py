@@ -16,7 +16,10 @@ import numpy as np
 from suite.laws._diagnosis import point_warnings
 from suite.laws._repeated_search import RepeatedSearch, search_repeated
 from suite.laws._terms import Array
+from suite.laws._untold import untold_symbols
 from suite.laws.fit import Fit
+
+__all__ = ["describe_repeated", "fit_repeated", "untold_symbols"]
 
 _FEW_AGREE = 0.1
 _ILL_CONDITIONED = 1e10
@@ -63,8 +66,8 @@ def fit_repeated(
 def describe_repeated(found: RepeatedSearch) -> Fit:
     """The fit that a search arrived at, and what to think of it."""
     problem, descent, at_bounds = found.problem, found.descent, found.at_bounds
-    condition = _condition(problem.residual(descent.theta)[1])
-    excess = found.repetition.excess
+    jacobian = problem.residual(descent.theta)[1]
+    of_the_rest = _condition(jacobian[(jacobian != 0).any(axis=1)])  # without an untold R_N
     return Fit(
         form=problem.form,
         parameters=found.natural(descent.theta),
@@ -74,23 +77,35 @@ def describe_repeated(found: RepeatedSearch) -> Fit:
         num_tried=found.starts,
         agreeing_share=descent.agreeing / found.starts,
         at_bounds=at_bounds,
-        condition_number=condition,
+        condition_number=_condition(jacobian),
         warnings=(
-            *_warnings(at_bounds, excess, condition, descent.agreeing, found.starts),
+            *_untold(found),
+            *_warnings(at_bounds, of_the_rest, descent.agreeing, found.starts),
             *point_warnings(problem.columns, found.loss),
         ),
     )
 
 
-def _warnings(
-    at_bounds: tuple[str, ...], excess: Array, condition: float, agreeing: int, starts: int
-) -> list[str]:
-    sentences = []
-    if not excess.any():
+def _untold(found: RepeatedSearch) -> list[str]:
+    sentences, names = [], found.untold
+    if not found.repetition.depends_on("R_N").any():
         sentences.append(
             "no model is larger than its unique tokens call for, so R_N is not identified"
         )
-    elif condition > _ILL_CONDITIONED:
+        names = tuple(name for name in names if name != "R_N")
+    if names:
+        sentences.append(
+            f"{', '.join(names)} are not identified: the law spends more parameters on N and U_N, "
+            "or on D and U_D, than the points have settings of them"
+        )
+    return sentences
+
+
+def _warnings(
+    at_bounds: tuple[str, ...], condition: float, agreeing: int, starts: int
+) -> list[str]:
+    sentences = []
+    if condition > _ILL_CONDITIONED:
         sentences.append(
             f"the points hardly tell the parameters apart (condition number {condition:.1e}): "
             "trust predictions near the points, not parameters"
@@ -110,7 +125,7 @@ def _warnings(
 def _condition(jacobian: Array) -> float:
     """Condition number of J^T J, columns of unit length; J is [free, points]."""
     lengths = np.sqrt((jacobian**2).sum(axis=1, keepdims=True))
-    if (lengths == 0).any():
+    if not len(jacobian) or (lengths == 0).any():
         return float("inf")
     singular = np.linalg.svd(jacobian / lengths, compute_uv=False)
     return float((singular[0] / singular[-1]) ** 2) if singular[-1] > 1e-15 else float("inf")

@@ -15,13 +15,11 @@ from suite.laws._drawn_levels import MANY_LOST, lost_warnings
 from suite.laws._newton import RunWeights
 from suite.laws._percentiles import few_resamples
 from suite.laws._repeated_search import RepeatedSearch, search_repeated
-from suite.laws._repetition import DECAYS
 from suite.laws._resampled import ResampledFit, check_runs, draw_runs
 from suite.laws._robust_descent import End, follow
 from suite.laws._terms import Array
+from suite.laws._untold import left_open
 from suite.laws.repeated_data import describe_repeated
-
-Mask = NDArray[np.bool_]
 
 
 def bootstrap_repeated(
@@ -76,11 +74,18 @@ def bootstrap_repeated(
     ends = _fit_resamples(found, weights, on_resample)
     parameters = [found.natural(end.theta) for end in ends]
     symbols = tuple(parameters[0])
-    everything = np.ones((1, num_runs), dtype=bool)
-    unknown = [name for name, open_ in _left_open(found, everything, weights.run).items() if open_]
+    unknown = found.untold
+    open_in = left_open(
+        found.problem.form,
+        found.repetition,
+        found.problem.columns,
+        plain=found.plain,
+        drawn=weights.of_run > 0,
+        run=weights.run,
+    )
     lost = {
         name: float(open_.mean())
-        for name, open_ in _left_open(found, weights.of_run > 0, weights.run).items()
+        for name, open_ in open_in.items()
         if open_.any() and name not in unknown
     }
     return ResampledFit(
@@ -105,35 +110,3 @@ def _fit_resamples(
         if on_resample:
             on_resample(number + 1)
     return ends
-
-
-def _left_open(found: RepeatedSearch, drawn: Mask, run: NDArray[np.intp]) -> dict[str, Mask]:
-    """For each symbol that may be, the draws [draws] whose runs do not tell it.
-
-    R_D needs a point that repeats its data, and R_N one of a model that is larger than its unique
-    tokens call for, at the optimum of all points. A term needs as many settings of what it reads
-    as parameters are spent on them, its decay among these where the draw needs one.
-
-    Args:
-        found: the search.
-        drawn: which runs each draw has [draws, runs].
-        run: run of each point [points].
-    """
-    form, worth, columns = found.problem.form, found.repetition, found.problem.columns
-    assert form.constant is not None
-    settings = (
-        (np.stack([columns["parameters"], worth.unique_parameters]), worth.excess > 0, DECAYS[1]),
-        (np.stack([columns["tokens"], worth.unique_tokens]), worth.repeats > 0, DECAYS[0]),
-    )
-    left_open: dict[str, Mask] = {}
-    for term, (values, decays, decay) in zip(form.terms, settings, strict=True):
-        names = [] if found.plain else [form.constant.name, *(s.name for s in term.symbols)]
-        levels, of_point = np.unique(values, axis=1, return_inverse=True)
-        present = np.zeros((drawn.shape[1], levels.shape[1]), dtype=bool)
-        present[run, of_point.reshape(-1)] = True
-        needs_decay = drawn @ np.bincount(run[decays], minlength=drawn.shape[1]) > 0
-        short = (drawn.astype(int) @ present).astype(bool).sum(axis=1) < len(names) + needs_decay
-        for name in names:
-            left_open[name] = left_open.get(name, False) | short
-        left_open[decay.name] = short | ~needs_decay
-    return left_open

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from suite.reports.blind import Clock, Prediction
-from suite.reports.records import PredictionRun
+from suite.reports.records import PREDICTS_TAG, PredictionRun
 from suite.tracking.reader import RUN_SCHEMA, Reader
-
-_PREDICTS_TAG = "suite.predicts."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,8 +53,8 @@ def read_deleted(reader: Reader, study: str) -> DeletedRuns:
     predicted = own.filter(pl.col("kind") == "prediction")
     named: dict[str, set[str]] = {}
     for run_id, key, _ in gone.tags(predicted["run_id"].to_list()).iter_rows():
-        if key.startswith(_PREDICTS_TAG):
-            named.setdefault(run_id, set()).add(key.removeprefix(_PREDICTS_TAG))
+        if key.startswith(PREDICTS_TAG):
+            named.setdefault(run_id, set()).add(key.removeprefix(PREDICTS_TAG))
     predictions = tuple(
         Prediction(
             run=PredictionRun(

@@ -83,7 +83,7 @@ def foretold(
     Args:
         predictions: the study's predictions.
         runs: cell and status of the study's runs, oldest first.
-        deleted: cell of deleted runs; one whose every run was deleted is told so.
+        deleted: cell of the study's deleted runs; one whose every run was deleted is told so.
     """
     status = dict.fromkeys(deleted["cell"].drop_nulls(), "deleted")
     status |= dict(runs.filter(pl.col("cell").is_not_null()).select("cell", "status").iter_rows())

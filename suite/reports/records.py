@@ -9,6 +9,9 @@ import numpy as np
 
 from suite.reports.points import Curve
 
+PREDICTS_TAG = "suite.predicts."
+"""Followed by the fingerprint of a cell that a prediction run predicts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:

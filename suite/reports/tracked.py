@@ -16,6 +16,7 @@ from suite.reports.deleted import DeletedRuns, read_deleted
 from suite.reports.points import Curve
 from suite.reports.predictions import foretold, judge_cells, read_clocks, read_other_runs
 from suite.reports.records import (
+    PREDICTS_TAG,
     Blindness,
     CalibrationCell,
     LawRun,
@@ -88,7 +89,7 @@ def _prediction(run: RunText) -> PredictionRun:
         **run.run,
         end_time=run.row["end_time"],
         inputs=run.tagged("suite.input."),
-        predicts=frozenset(run.tagged("suite.predicts.")),
+        predicts=frozenset(run.tagged(PREDICTS_TAG)),
     )
 
 
@@ -209,6 +210,7 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
     }
     held_out = [cell for cell in pretraining if law is not None and cell.cell in law.held_out]
     deleted = read_deleted(reader, study) if held_out or predictions else DeletedRuns()
+    own_deleted = deleted.runs.filter(pl.col("study") == study)
     blindness: Mapping[str, Blindness] = {}
     if law is not None and held_out:
         clocks = read_clocks(frame, tags, pl.concat([losses, recorded]))
@@ -220,7 +222,7 @@ def read_tracked(reader: Reader, study: str) -> Tracked:
         calibration=calibration,
         law=law,
         blindness=blindness,
-        foretold=foretold(predictions, frame, deleted.runs),
+        foretold=foretold(predictions, frame, own_deleted),
         searches=searches,
         left_out=tuple(selection.left_out),
         notes=tuple(_notes(pretraining, law)),

@@ -9,6 +9,7 @@ import polars as pl
 
 from suite.cells import Cell
 from suite.fingerprint import fingerprint
+from suite.reports.records import PREDICTS_TAG
 from suite.stages.context import StageContext
 from suite.stages.law import law_cell, tracked_law
 from suite.stages.law_fit import (
@@ -31,9 +32,6 @@ from suite.stages.law_points import (
 from suite.study import LawSpec
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import flatten
-
-PREDICTS_TAG = "suite.predicts."
-"""Followed by the fingerprint of a cell that a prediction run predicts."""
 
 
 def predict_held_out(context: StageContext) -> None:

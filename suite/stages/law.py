@@ -35,7 +35,7 @@ from suite.stages.law_points import (
     read_now,
     read_points,
 )
-from suite.stages.law_tests import HeldOutErrors, held_out_errors
+from suite.stages.law_tests import HeldOutErrors, held_out_errors, preparation
 from suite.study import LawSpec
 from suite.tracking.recorder import RunRecorder
 from suite.tracking.store import MAX_TAG_LENGTH
@@ -76,6 +76,7 @@ def law_cell(context: StageContext, law: LawSpec, cells: pl.DataFrame) -> Cell:
             "tests": sorted(law.tests),
             "ablations": law.ablations,
             "test_starts": law.test_starts,
+            **preparation(law),
             "cells_digest": fingerprint(dict(inputs)),
         },
         labels={"hold_out": asdict(law.hold_out)},

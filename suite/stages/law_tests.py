@@ -11,13 +11,20 @@ import polars as pl
 from suite.errors import InputError
 from suite.laws.fit import unidentified_symbols
 from suite.laws.forms import Form, get_form
-from suite.laws.held_out import Comparison, FitSettings, ablations, compare_splits
+from suite.laws.held_out import (
+    Comparison,
+    FitSettings,
+    ablations,
+    check_fitted,
+    compare_splits,
+)
 from suite.laws.splits import Split, SplitPoints, by_level, leave_one_run_out
 from suite.stages.context import StageContext
 from suite.stages.law_points import LawPoints, first_share
 from suite.study import LawSpec, LawTest
 
 _SHARES = (0.25, 0.5, 0.75)
+_FIRST_SHARE = "each side smoothed and thinned by itself"
 _CELL_DIGITS = 12
 _HELD_OUT_VARIABLES: Mapping[LawTest, frozenset[str]] = {
     "size": frozenset({"parameters", "parameters_once", "parameters_recurrent"}),
@@ -33,7 +40,7 @@ class HeldOutErrors:
 
     Attributes:
         metrics: errors by the names of metrics.
-        left_out: kinds of tests that this grid does not allow, with the reason, in sentences.
+        left_out: tests that this grid or window does not allow, with the reason, in sentences.
     """
 
     metrics: dict[str, float]
@@ -64,11 +71,13 @@ def held_out_errors(
     splits: dict[LawTest, tuple[SplitPoints, ...]] = {}
     for kind in law.tests:
         try:
-            splits[kind] = split_points(kind, law, points)
-            check_identified(kind, get_form(law.form), splits[kind])
+            found, without = split_points(kind, law, points)
+            left_out += without
+            check_identified(kind, get_form(law.form), found)
         except InputError as error:
-            splits.pop(kind, None)
             left_out.append(_left_out(kind, error))
+        else:
+            splits |= {kind: found} if found else {}
     metrics: dict[str, float] = {}
     done = 0
     if not splits:
@@ -81,13 +90,21 @@ def held_out_errors(
 
         for kind, of_kind in splits.items():
             try:
-                found = compare_splits(list(forms.values()), of_kind, settings, on_test=on_test)
+                errors = compare_splits(list(forms.values()), of_kind, settings, on_test=on_test)
             except InputError as error:
                 left_out.append(_left_out(kind, error))
             else:
-                metrics |= dict(_metrics(kind, list(forms), found))
+                metrics |= dict(_metrics(kind, list(forms), errors))
             done += len(forms) * len(of_kind)
     return HeldOutErrors(metrics=metrics, left_out=tuple(left_out))
+
+
+def preparation(law: LawSpec) -> dict[str, object]:
+    """How the points of held-out tests are made, as settings of a law that makes such tests.
+
+    Laws that were finished before it changed told other errors under the same settings.
+    """
+    return {"first_share": _FIRST_SHARE} if "first" in law.tests else {}
 
 
 def laws_to_test(form: Form, *, ablate: bool) -> dict[str, Form]:
@@ -105,18 +122,42 @@ def _variable(variables: tuple[str, ...]) -> str:
     return "parameters" if "parameters_once" in variables else variables[0]
 
 
-def split_points(kind: LawTest, law: LawSpec, points: LawPoints) -> tuple[SplitPoints, ...]:
+def split_points(
+    kind: LawTest, law: LawSpec, points: LawPoints
+) -> tuple[tuple[SplitPoints, ...], tuple[str, ...]]:
     """Points of the tests of a kind, whose splits are named as their metrics are.
+
+    Returns:
+        The points, and which tests of the kind they do not allow, with the reason, in sentences.
 
     Raises:
         InputError: the points do not allow tests of this kind.
     """
     if kind == "first":
-        return tuple(first_share(points, law, share) for share in _SHARES)
-    return tuple(
+        return _first_shares(law, points)
+    splits = tuple(
         SplitPoints(variables=points.variables, loss=points.loss, split=split)
         for split in _whole_runs(kind, points)
     )
+    return splits, ()
+
+
+def _first_shares(
+    law: LawSpec, points: LawPoints
+) -> tuple[tuple[SplitPoints, ...], tuple[str, ...]]:
+    """One test for each share: where a short beginning cannot be fitted, a longer one may be."""
+    found, left_out = [], []
+    for share in _SHARES:
+        try:
+            part = first_share(points, law, share)
+            check_fitted(get_form(law.form), part)
+        except InputError as error:
+            left_out.append(
+                f"the held-out test by the first {share:.0%} of tokens was left out: {error}"
+            )
+        else:
+            found.append(part)
+    return tuple(found), tuple(left_out)
 
 
 def _whole_runs(kind: LawTest, points: LawPoints) -> tuple[Split, ...]:

@@ -14,6 +14,7 @@ from suite.laws.fit import Fit, unidentified_symbols
 from suite.laws.forms import DECAYS, DataConstrainedForm
 from suite.laws.intervals import Interval, ResampledFit
 from suite.laws.kept import KeptLaw, LastPoint
+from suite.laws.repeated_data import untold_symbols
 from suite.tables.points import TablePoints
 from suite.tables.request import FitRequest
 
@@ -41,7 +42,7 @@ def answer(found: ResampledFit | Fit, points: TablePoints, request: FitRequest) 
         points: the points of the table.
         request: with ``predict`` and ``flops``.
     """
-    law = _kept(found, points)
+    law = _kept(found, points, request)
     places = request.places(law.law)
     predictions = []
     warnings: list[str] = []
@@ -68,11 +69,11 @@ def answer(found: ResampledFit | Fit, points: TablePoints, request: FitRequest) 
     )
 
 
-def _kept(found: ResampledFit | Fit, points: TablePoints) -> KeptLaw:
+def _kept(found: ResampledFit | Fit, points: TablePoints, request: FitRequest) -> KeptLaw:
     fit = found.fit if isinstance(found, ResampledFit) else found
     fitted, kept = points.fitted(), ~points.held_out
     if isinstance(fit.form, DataConstrainedForm):
-        unidentified = fit.form.untold_decays(fit.parameters, fitted)
+        unidentified = untold_symbols(fit.form, fit.parameters, fitted, plain=bool(request.fixed))
     else:
         unidentified = unidentified_symbols(fit.form, fitted)
     return KeptLaw.of(

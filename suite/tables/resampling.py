@@ -84,7 +84,7 @@ def fit_with_intervals(
         upper=upper,
         level=_LEVEL,
         resamples=request.bootstrap,
-        warnings=tuple(_warnings(found, points)),
+        warnings=tuple(_warnings(found, points, request)),
     )
 
 
@@ -132,8 +132,13 @@ def _bands(found: ResampledFit, points: TablePoints) -> tuple[Array, Array]:
     )
 
 
-def _warnings(found: ResampledFit, points: TablePoints) -> list[str]:
+def _warnings(found: ResampledFit, points: TablePoints, request: FitRequest) -> list[str]:
     sentences = list(found.warnings)
+    if request.fixed:
+        sentences.append(
+            f"{', '.join(request.fixed)} are fixed in every resample: the intervals take them for "
+            "known, and are too narrow by what is not known of them"
+        )
     if found.converged_share < _MOST_CONVERGED:
         sentences.append(
             f"only {found.converged_share:.0%} of the resamples converged: the intervals are rough"

@@ -326,8 +326,13 @@ def test_neither_side_of_a_split_curve_knows_the_other(
     ("share", "settings", "message"),
     [
         (25, {}, "share of tokens is 25"),
-        (0.01, {}, "every point lies after the first 1% of tokens"),
-        (0.5, {"fit_from": 0.6}, "every point lies after the first 50% of tokens"),
+        (0.01, {}, "no run has points both within and after the first 1% of its tokens"),
+        (
+            0.5,
+            {"fit_from": 0.6},
+            "law.fit_from: it is 0.6, and no run has a point from there to "
+            "the first 50% of its tokens; a value below 0.5",
+        ),
     ],
 )
 def test_a_share_that_leaves_nothing_is_refused(
@@ -338,7 +343,18 @@ def test_a_share_that_leaves_nothing_is_refused(
         prepare_first_share(TWO, curves(a=falling(8), b=falling(4)), law, share)
 
 
+def test_a_run_without_points_on_one_side_of_the_split_takes_no_part() -> None:
+    late = [(100 * step, 4.0) for step in (6, 7, 8)]
+    lost = [(100, 4.0), (200, 3.9), (800, math.nan)]
+    for other in (late, lost):
+        found = prepare_first_share(TWO, curves(a=falling(8), b=other), PLAIN, 0.5)
+        alone = prepare_first_share(TWO.head(1), curves(a=falling(8)), PLAIN, 0.5)
+        assert found.run_ids == ("a",)
+        assert found.tokens.tolist() == alone.tokens.tolist()
+        assert found.held_out.tolist() == alone.held_out.tolist()
+
+
 def test_curves_of_one_point_leave_nothing_to_predict() -> None:
     one = curves(a=[(100, 4.0), (1000, math.nan)], b=[(100, 4.0), (1000, math.nan)])
-    with pytest.raises(InputError, match="no point lies after the first 50% of tokens"):
+    with pytest.raises(InputError, match="points both within and after the first 50%"):
         prepare_first_share(TWO, one, PLAIN, 0.5)

@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 
 from suite.errors import InputError
 from suite.laws.fit import fit
-from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED
-from suite.laws.repeated_data import fit_repeated
+from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED, DataConstrainedForm
+from suite.laws.repeated_data import fit_repeated, untold_symbols
 
 # The published constants: Muennighoff et al., arXiv 2305.16264.
 PUBLISHED = {
@@ -127,6 +127,24 @@ def test_models_that_suit_their_data_do_not_tell_r_n() -> None:
     result = fit_repeated(few, loss, plain=PLAIN, starts=4)
     assert result.parameters["R_D"] == pytest.approx(PUBLISHED["R_D"], rel=1e-4)
     assert any("R_N is not identified" in warning for warning in result.warnings)
+
+
+def test_tokens_beyond_the_unique_ones_by_rounding_are_no_repetition() -> None:
+    """Where N is larger than they call for, so that nothing but the repetition is left to tell."""
+    tokens = np.geomspace(1e9, 3e10, 8)
+    once = {"parameters": np.full(8, 1e12), "tokens": tokens, "unique_tokens": tokens}
+    nearly = once | {"tokens": tokens * (1 + 1e-12)}
+    assert isinstance(DATA_CONSTRAINED, DataConstrainedForm)
+    for columns in (once, nearly):
+        worth = DATA_CONSTRAINED.repetition(PUBLISHED, columns)
+        assert not worth.depends_on("R_D").any()
+        assert worth.worth_tokens.tolist() == columns["tokens"].tolist()
+        assert DATA_CONSTRAINED.untold_decays(PUBLISHED, columns) == ("R_D",)
+        assert untold_symbols(DATA_CONSTRAINED, PUBLISHED, columns, plain=True) == ("R_D",)
+        with pytest.raises(InputError, match="no point repeats its data"):
+            fit_repeated(columns, np.full(8, 3.0), plain=PLAIN, starts=1)
+    twice = once | {"unique_tokens": tokens * (1 - 1e-8)}
+    assert DATA_CONSTRAINED.untold_decays(PUBLISHED, twice) == ()
 
 
 @pytest.mark.parametrize(

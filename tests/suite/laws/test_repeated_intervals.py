@@ -8,7 +8,7 @@ import pytest
 from suite.errors import InputError
 from suite.laws.forms import DATA_CONSTRAINED
 from suite.laws.intervals import ResampledFit
-from suite.laws.repeated_data import fit_repeated
+from suite.laws.repeated_data import fit_repeated, untold_symbols
 from suite.laws.repeated_intervals import bootstrap_repeated
 from tests.suite.laws.test_repeated_data import PLAIN, PUBLISHED, Columns
 
@@ -134,6 +134,30 @@ def test_models_that_suit_their_data_do_not_tell_r_n() -> None:
     assert found.unidentified == ("R_N",)
     assert not found.interval("R_N").identified
     assert found.interval("R_D").identified
+
+
+@pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize("plain", [None, PLAIN])
+def test_what_two_sizes_leave_open_does_not_hang_on_the_resamples(
+    plain: dict[str, float] | None,
+) -> None:
+    tokens = np.geomspace(1e9, 3e10, 12)
+    sizes = np.where(np.arange(12) % 2, 1e6, 2e6)
+    two = {"parameters": sizes, "tokens": tokens, "unique_tokens": tokens / np.tile([1, 4, 9], 4)}
+    loss = DATA_CONSTRAINED.predict(PUBLISHED, two)
+    settings = {"plain": plain, "starts": 2, "huber_delta": np.inf}
+    found = bootstrap_repeated(two, loss, np.arange(12), resamples=8, **settings)
+    alone = fit_repeated(two, loss, **settings)
+    told = untold_symbols(DATA_CONSTRAINED, alone.parameters, two, plain=plain is not None)
+    assert set(told) == ({"R_N"} if plain else {"E", "A", "alpha", "R_N"})
+    assert set(told) <= set(found.unidentified)
+    assert set(told).isdisjoint(found.lost)
+    assert found.fit.warnings == alone.warnings
+    assert alone.warnings[0].endswith("so R_N is not identified")
+    if plain is None:
+        assert alone.warnings[1].startswith("E, A, alpha are not identified: the law spends more")
+        assert alone.warnings[2].startswith("the points hardly tell the parameters apart")
+    assert len(alone.warnings) == (1 if plain else 3)
 
 
 @pytest.mark.usefixtures("few_resamples")

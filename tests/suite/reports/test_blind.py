@@ -435,6 +435,15 @@ def test_a_cell_that_was_predicted_and_deleted_is_listed_so(scene: Scene) -> Non
     assert read_tracked(scene.reader, "demo").foretold[cell] == "not begun"
 
 
+def test_a_cell_whose_twin_in_another_study_was_deleted_has_not_begun(scene: Scene) -> None:
+    cell = scene.fingerprint
+    measured_before_in_another_study_and_deleted(scene)
+    scene.reader.delete(scene.cell)
+    assert read_tracked(scene.reader, "demo").foretold[cell] == "deleted"
+    scene.reader.forget(scene.cell)
+    assert read_tracked(scene.reader, "demo").foretold[cell] == "not begun"
+
+
 def test_one_of_several_predictions_is_told_so(scene: Scene) -> None:
     """Many may be recorded, and the law drawn that came true."""
     other = predict(scene.reader, scene.reader.run_named(LAW), name="other", ago=20_000)

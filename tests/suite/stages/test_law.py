@@ -278,7 +278,7 @@ def first_tests(context: StageContext) -> dict[str, HeldOutTest]:
     form, settings = get_form(law.form), FitSettings(starts=law.test_starts)
     return {
         part.split.name: held_out_test(form, part.variables, part.loss, part.split, settings)
-        for part in split_points("first", law, points)
+        for part in split_points("first", law, points)[0]
     }
 
 
@@ -329,6 +329,29 @@ def test_tests_by_the_first_share_are_fits_of_curves_that_end_there(home: Home) 
         error = np.abs(fitted.predict(late.variables()) / late.loss - 1).mean()
         tracked = measured[f"law/held_out/first:{share:g}/full/mean_relative_error"]
         assert tracked == pytest.approx(error, rel=1e-12)
+
+
+def test_a_window_that_opens_after_a_share_leaves_the_longer_ones(home: Home) -> None:
+    context = context_of(home, *SMOOTHED, "law.tests=[first]", "law.fit_from=0.3")
+    run_law(context)
+    run_id = only_law(context)
+    assert {key for key in at_zero(context, run_id) if key.startswith("law/held_out/first:")} == {
+        f"law/held_out/first:{share}/full/{number}"
+        for share in ("0.5", "0.75")
+        for number in ("mean_relative_error", "r2_all")
+    }
+    (warning,) = [text for text in warnings_of(context, run_id) if "left out" in text]
+    assert warning.startswith(
+        "the held-out test by the first 25% of tokens was left out: law.fit_from: it is 0.3, and no"
+    )
+
+
+def test_a_window_that_opens_after_every_share_leaves_no_such_test(home: Home) -> None:
+    context = context_of(home, *SMOOTHED, "law.tests=[first]", "law.fit_from=0.8")
+    run_law(context)
+    run_id = only_law(context)
+    assert not [key for key in at_zero(context, run_id) if key.startswith("law/held_out/")]
+    assert sum("law.fit_from: it is 0.8" in text for text in warnings_of(context, run_id)) == 3
 
 
 def test_held_out_cells_take_no_part_in_the_tests(home: Home) -> None:
@@ -386,6 +409,19 @@ def fingerprint_of(home: Home, *edits: str) -> str:
     context = context_of(home, *edits)
     law = spec_of(context)
     return law_cell(context, law, law_cells(context, law)).fingerprint
+
+
+def test_only_a_law_with_tests_by_the_first_share_names_how_their_points_are_made(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = ("law.tests=[size, first]", "law.tests=[size, cell]")
+    before = [fingerprint_of(home, edit) for edit in edits]
+    monkeypatch.setattr("suite.stages.law_tests._FIRST_SHARE", "both sides smoothed as one")
+    after = [fingerprint_of(home, edit) for edit in edits]
+    assert [new == old for new, old in zip(after, before, strict=True)] == [False, True]
+    context = context_of(home, edits[1])
+    law = spec_of(context)
+    assert "first_share" not in law_cell(context, law, law_cells(context, law)).settings
 
 
 @pytest.mark.parametrize(

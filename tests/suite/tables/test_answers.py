@@ -90,3 +90,21 @@ def test_an_answer_that_hangs_on_a_decay_that_nothing_tells_says_so(
         assert code == 0, err
         assert (sentence in text) is said
         assert "hangs on R_D" not in text
+
+
+@pytest.mark.parametrize("bootstrap", [(), ("--bootstrap", 150)])
+def test_intervals_do_not_change_which_answers_hang_on_what_two_sizes_leave_open(
+    bootstrap: tuple[object, ...], suite_fit: SuiteFit, tmp_path: Path
+) -> None:
+    tokens = np.geomspace(1e9, 3e10, 12)
+    sizes, epochs = np.tile([1e6, 2e6], 6), np.tile([1, 4, 9], 4)
+    columns = {"parameters": sizes, "tokens": tokens, "unique_tokens": tokens / epochs}
+    law = {"E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3}
+    loss = DATA_CONSTRAINED.predict(law, columns)
+    pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
+    code, text, err = suite_fit(
+        tmp_path / "t.csv", "--form", "data_constrained", "--starts", 2, *bootstrap,
+        "--predict", "parameters=4e6,tokens=4e9,unique_tokens=4e9",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "warning: the answer hangs on A, alpha, which the points do not identify" in text

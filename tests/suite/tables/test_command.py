@@ -355,6 +355,8 @@ def test_repeated_data_have_intervals_over_runs(
         columns, loss, np.arange(60), starts=4, resamples=100,
         plain={name: truth[name] for name in plain} if fixed else None,
     )  # fmt: skip
+    sentence = "warning: E, A, alpha, B, beta are fixed in every resample: the intervals take them"
+    assert (sentence in text) is fixed
     for name, told in written["parameters"].items():
         interval = found.interval(name)
         if fixed and name in plain:

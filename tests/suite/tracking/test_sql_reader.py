@@ -49,8 +49,9 @@ def loosen(db: sqlite3.Connection, table: str) -> None:
     db.execute("DROP TABLE strict")
 
 
-def read_all(home: Home, runs: list[str]) -> None:
+def read_all(home: Home, runs: list[str], *, deleted: bool = False) -> None:
     reader = SqlReader(f"{home.tracking_uri}?timeout=0.05")
+    reader = reader.deleted() if deleted else reader
     reader.runs("demo")
     reader.params(runs)
     reader.tags(runs)
@@ -119,9 +120,15 @@ def test_an_odd_value_is_named_with_its_column_and_run(
         "it was edited outside the suite; restore the store from a backup, or delete the run for "
         "good (`mlflow gc`)"
     )
-    with closing(sqlite3.connect(home.database)) as db, db:  # the cure
+    with closing(sqlite3.connect(home.database)) as db, db:  # no cure: it may be restored
         db.execute(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{RUN}'")
-    read_all(home, [OTHER, RUN])
+    with pytest.raises(SuiteError, match=re.escape(f"the column {column} of")):
+        read_all(home, [OTHER, RUN], deleted=True)
+    with closing(sqlite3.connect(home.database)) as db, db:  # the cure: gone for good
+        for table in ("metrics", "params", "tags", "runs"):
+            db.execute(f"DELETE FROM {table} WHERE run_uuid = '{RUN}'")
+    for deleted in (False, True):
+        read_all(home, [OTHER, RUN], deleted=deleted)
 
 
 @pytest.mark.parametrize("table", ["runs", "experiments", "params", "tags", "metrics"])
