@@ -377,7 +377,7 @@ def test_nothing_of_a_batch_stays_when_it_is_done(tiny: Build, tokens: Tokens) -
     """A cache that referred to itself would wait for the garbage collector."""
     model = tiny("Llama")
     with recording_cache(model, lambda *stored: None) as cache, torch.no_grad():
-        model(tokens(), past_key_values=cache, use_cache=True)
+        model(tokens(), cache=cache, use_cache=True)
         seen = weakref.ref(cache.layers[0].keys)
     assert seen() is not None
     gc.disable()

@@ -213,8 +213,9 @@ def test_a_row_that_is_not_finite_names_the_layer_and_the_text(
     letters = ByteTokenizer().encode(spoiled)[: LENGTH - 1]
     load = LlamaForCausalLM.from_pretrained
 
-    def spoiling(*args: Any, **kwargs: Any) -> LlamaForCausalLM:
-        model = load(*args, **kwargs)
+    def spoiling(*args: Any, **kwargs: Any) -> Any:
+        loaded = load(*args, **kwargs)
+        model = loaded[0]
         seen: list[Tensor] = []
         model.model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
@@ -226,7 +227,7 @@ def test_a_row_that_is_not_finite_names_the_layer_and_the_text(
 
         attention = model.model.layers[1].self_attn
         attention.k_proj.register_forward_hook(spoil)
-        return model
+        return loaded
 
     monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", spoiling)
     with pytest.raises(SuiteError, match="keys of layer 1, loop 0 hold NaN") as caught:
@@ -482,19 +483,19 @@ def test_a_budget_between_two_that_are_there_costs_no_token_twice(
 ) -> None:
     settings: dict[str, Any] = {"batch_size": 1}
     whole = start(home="whole", **settings)
-    whole.ensure(200, 700)
+    whole.ensure(200, 690)
     at_once = len(forwards)
     stage = start(home="between", **settings)
     stage.ensure(100, 500)
     forwards.clear()
-    start(home="between", **settings).ensure(200, 700)
-    # from 100 to 200 and from 500 to 700, and the sequence that each of the ends lies in
+    start(home="between", **settings).ensure(200, 690)
+    # from 100 to 200 and from 500 to 690, and the sequence that each of the ends lies in
     third = len(forwards)
     forwards.clear()
-    start(home="longer", **settings).ensure(700)
+    start(home="longer", **settings).ensure(690)
     assert third < len(forwards) * 0.55
     assert at_once == len(forwards)
-    for budget in (200, 700):
+    for budget in (200, 690):
         assert_same_bits(start(home="between", **settings).at(budget), whole.at(budget))
 
 
