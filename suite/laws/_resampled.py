@@ -20,6 +20,9 @@ from suite.laws._percentiles import (
 from suite.laws._terms import Array
 from suite.laws.fit import Fit
 
+RIVAL = 2.0
+"""Optima whose objective is within this factor of the best may win in some resample."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResampledFit:

@@ -38,11 +38,17 @@ class Descent:
         theta: the best coordinates [size].
         objective: sum of Huber losses there.
         agreeing: starts that ended within 1e-6 of it, relatively.
+        ends: coordinates and objectives of the distinct ends, at most 4, the best first.
     """
 
     theta: Array
     objective: float
     agreeing: int
+    ends: tuple[tuple[Array, float], ...]
+
+    def rivals(self, factor: float) -> tuple[Array, ...]:
+        """Coordinates of the ends whose objective is within a factor of the best, itself first."""
+        return tuple(theta for theta, value in self.ends if value <= factor * self.objective)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +127,15 @@ def descend(
             on_start(number)
     ends.sort(key=lambda end: end[0])
     finals = [(*_narrow(problem, theta, delta), count) for _, theta, count in ends[:_MOST_ENDS]]
-    best, theta, _ = min(finals, key=lambda final: final[0])
+    finals.sort(key=lambda final: final[0])
+    best, theta, _ = finals[0]
     slack = _ALIKE * best + problem.exact
     agreeing = sum(count for value, _, count in finals if value <= best + slack)
-    return Descent(theta=theta, objective=best, agreeing=agreeing)
+    distinct = [(theta, best)]
+    for value, at, _ in finals:
+        if value > distinct[-1][1] * (1 + _ALIKE) + problem.exact:
+            distinct.append((at, value))
+    return Descent(theta=theta, objective=best, agreeing=agreeing, ends=tuple(distinct))
 
 
 def follow(problem: Sum, start: Array, delta: float) -> End:

@@ -26,7 +26,7 @@ from suite.laws._percentiles import (
     fewest_resamples,
     percentile_band,
 )
-from suite.laws._resampled import ResampledFit, check_runs, draw_runs
+from suite.laws._resampled import RIVAL, ResampledFit, check_runs, draw_runs
 from suite.laws._search import Attempt, Search, natural, search
 from suite.laws._terms import Array
 from suite.laws.fit import describe
@@ -35,8 +35,6 @@ from suite.laws.forms import Form
 # First threshold of the Huber loss, in nats: resamples begin near their optimum, and need no
 # wider one. Found by measurement to end where random starts end, in the least time.
 _WARM_WIDEST = 0.1
-# Directions whose objective is within this factor of the best may win in some resample.
-_RIVAL = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +144,7 @@ def _fit_resamples(
 ) -> Resamples:
     """Fit every resample in every direction that may win in it, from the optimum there."""
     count = len(weights.of_run)
-    ceiling = _RIVAL * found.best.objective
+    ceiling = RIVAL * found.best.objective
     rivals = [at for at, attempt in enumerate(found.attempts) if attempt.objective <= ceiling]
     ended = 0
 

@@ -1,7 +1,7 @@
 """Intervals of the data-constrained law by resampling runs, as ``intervals.bootstrap`` makes them.
 
 Its fit is no batch of sums of terms, so the resamples are fitted one after the other, each from
-the optimum of the original points.
+the optimum of the original points and from every other end of their starts that may win in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from suite.laws._drawn_levels import MANY_LOST, lost_warnings
 from suite.laws._newton import RunWeights
 from suite.laws._percentiles import few_resamples
 from suite.laws._repeated_search import RepeatedSearch, search_repeated
-from suite.laws._resampled import ResampledFit, check_runs, draw_runs
+from suite.laws._resampled import RIVAL, ResampledFit, check_runs, draw_runs
 from suite.laws._robust_descent import End, follow
 from suite.laws._terms import Array
 from suite.laws._untold import left_open
@@ -106,7 +106,9 @@ def _fit_resamples(
     ends = []
     for number in range(len(weights.of_run)):
         of_points = weights.of_points(np.array([number]))[0]
-        ends.append(follow(found.problem.sum(of_points), found.descent.theta, found.huber_delta))
+        problem = found.problem.sum(of_points)
+        tried = [follow(problem, theta, found.huber_delta) for theta in found.descent.rivals(RIVAL)]
+        ends.append(min(tried, key=lambda end: end.objective))
         if on_resample:
             on_resample(number + 1)
     return ends

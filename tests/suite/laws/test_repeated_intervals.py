@@ -89,6 +89,36 @@ def test_resamples_are_fits_of_whole_runs(columns: Columns) -> None:
 
 
 @pytest.mark.usefixtures("few_resamples")
+def test_resamples_end_in_the_best_basin_of_their_own() -> None:
+    """Half of the runs forget at once and half hardly do: either half wins where more are drawn."""
+    unique = np.concatenate([1e8 * np.geomspace(1, 1.2, 6), 1e12 * np.geomspace(1, 1.2, 6)])
+    epochs, truth = np.repeat([1.5, 10000.0], 6), np.repeat([0.3, 3000.0], 6)
+    two = {"parameters": np.full(12, 4e6), "tokens": unique * epochs, "unique_tokens": unique}
+
+    def losses(decays: np.ndarray) -> np.ndarray:
+        """Of each decay at each point [decays, points], models being small for their data."""
+        worth = unique * (1 + decays * -np.expm1(-(epochs - 1) / decays))
+        plain = PLAIN["E"] + PLAIN["A"] / 4e6 ** PLAIN["alpha"]
+        return plain + PLAIN["B"] / worth ** PLAIN["beta"]
+
+    found = bootstrap_repeated(
+        two, losses(truth), np.arange(12), plain=PLAIN, starts=8, resamples=20, seed=3
+    )
+
+    def objectives(decays: np.ndarray) -> np.ndarray:
+        """Huber losses of each decay at each point [decays, points]."""
+        size = np.abs(np.log(losses(decays[:, None])) - np.log(losses(truth)))
+        return np.where(size <= 1e-3, 0.5 * size**2, 1e-3 * (size - 5e-4))
+
+    counts = np.random.default_rng(3).multinomial(12, np.full(12, 1 / 12), size=20)
+    decays = found.parameters[:, found.symbols.index("R_D")]
+    ended = (counts * objectives(decays)).sum(axis=1)
+    grid = counts @ objectives(np.geomspace(0.01, 1e4, 2_000)).T
+    assert (ended <= grid.min(axis=1) * (1 + 1e-9)).all()
+    assert 4 < (decays < 1).sum() < 16
+
+
+@pytest.mark.usefixtures("few_resamples")
 def test_twice_the_noise_gives_intervals_twice_as_wide(columns: Columns) -> None:
     """Of least squares, while the noise is small."""
     widths = []
