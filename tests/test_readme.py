@@ -79,6 +79,7 @@ def test_the_pretraining_study_of_the_readme_runs(tmp_path: Path) -> None:
     study = tmp_path / "my-grid.yaml"
     study.write_text(next(text for text in STUDIES if "my-grid" in text))
     quick = ["--set", "law.resamples=100", "--set", "law.tests=[]"]
+    quick += ["--set", "pretraining.tokens=12_000"]
     assert main(["run", str(study), "--home", str(tmp_path / "home"), *quick]) == 0
 
 

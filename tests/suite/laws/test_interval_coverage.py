@@ -128,6 +128,7 @@ def test_few_data_sets_are_covered_nearly_always(grid: Grid) -> None:
     assert held.sum() >= 53
 
 
+@pytest.mark.slow
 def test_few_data_sets_of_the_looped_law_are_covered_nearly_always(grid: Grid) -> None:
     held = covered(CASES["looplm_total"], grid, datasets=3, resamples=126, points=8)
     # 33 intervals at 95 %: fewer than 25, if they were independent, once in ten thousand times.

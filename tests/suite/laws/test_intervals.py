@@ -194,6 +194,7 @@ def test_single_point_runs_give_the_published_intervals(
         assert max(errors) < MOST_ERRORS, (symbol, errors)
 
 
+@pytest.mark.slow
 def test_the_published_intervals_are_told_from_those_of_another_threshold(
     chinchilla: tuple[Columns, np.ndarray],
 ) -> None:

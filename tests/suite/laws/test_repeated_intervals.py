@@ -68,6 +68,7 @@ def test_intervals_hold_the_law_that_made_the_points(found: ResampledFit) -> Non
     assert band.upper[0] - band.lower[0] < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_resamples_are_fits_of_whole_runs(columns: Columns) -> None:
     """Fits of repeated rows, from starts of their own, end where the resamples do."""
@@ -131,6 +132,7 @@ def test_twice_the_noise_gives_intervals_twice_as_wide(columns: Columns) -> None
     np.testing.assert_allclose(widths[1], 2 * widths[0], rtol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_order_names_and_units_change_nothing(columns: Columns) -> None:
     settings = {"starts": 3, "resamples": 8}

@@ -133,7 +133,7 @@ def test_every_run_tells_which_way_its_rows_were_captured(
     assert routes["value"].unique().to_list() == ["hooks: LlamaAttention k_proj, v_proj"]
 
 
-@pytest.mark.parametrize("met", [0, 1, 2])
+@pytest.mark.parametrize("met", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_cell_that_was_cut_off_goes_on_from_the_budgets_that_it_has_met(
     met: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,9 @@ def test_what_was_not_asked_is_not_answered(
     assert (found["predictions"], found["allocation"]) == ([], None)
 
 
-@pytest.mark.parametrize("bootstrap", [(), ("--bootstrap", 400)])
+@pytest.mark.parametrize(
+    "bootstrap", [(), pytest.param(("--bootstrap", 400), marks=pytest.mark.slow)]
+)
 def test_an_answer_that_hangs_on_a_decay_that_nothing_tells_says_so(
     bootstrap: tuple[object, ...], suite_fit: SuiteFit, tmp_path: Path
 ) -> None:

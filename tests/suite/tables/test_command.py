@@ -326,7 +326,7 @@ def test_agreement_is_that_of_the_best_direction(suite_fit: SuiteFit, tmp_path: 
     assert "starts agreeing   100.0% of 6 in the best direction (2 of 8 went in others)" in text
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_repeated_data_have_intervals_over_runs(
     fixed: bool, suite_fit: SuiteFit, tmp_path: Path, plain_figures: None
 ) -> None:
