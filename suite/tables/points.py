@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from suite.corpora.filters import parse_filter
 from suite.errors import InputError
 from suite.laws.forms import VARIABLES, Form, flat_term, get_form
-from suite.tables.columns import Array, held_out, keep, numbers
+from suite.tables.columns import Array, held_out, keep, leaving_out, numbers
 from suite.tables.request import OPTIONS, FitRequest
 from suite.tables.sources import ROW, Table
 
@@ -114,25 +113,13 @@ def _check_positive(table: Table, values: Array, column: str, option: str) -> No
         return
     first = int(np.argmax(bad))
     condition = f"{column} < 1e300" if np.isposinf(values[first]) else f"{column} > 0"
-    cure = f'correct them or leave them out with --where "{condition}"'
-    if column not in table.columns:
-        cure = "correct them or leave them out with --where"
-    elif not _is_filter(condition):
-        cure = "correct them, or rename the column to one word and leave them out with --where"
+    cure = leaving_out(table, column, condition)
     raise InputError(
         f"{column} is {values[first]:g} in {table.place(table.frame[ROW][first])} "
         f"({int(bad.sum())} such row{'s' if bad.sum() > 1 else ''} of {len(values)}); a law needs "
         f"positive finite values: {cure}",
         key=option,
     )
-
-
-def _is_filter(text: str) -> bool:
-    try:
-        parse_filter(text, key="--where")
-    except InputError:
-        return False
-    return True
 
 
 def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:
