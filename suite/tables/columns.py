@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ def keep(table: Table, where: Sequence[str]) -> Table:
             f"none of the {len(table.frame)} rows of {table.name} passes {' and '.join(where)}",
             key="--where",
         )
-    return Table(name=table.name, digest=table.digest, frame=frame, place=table.place)
+    return replace(table, frame=frame)
 
 
 def passes(table: Table, text: str, option: str) -> pl.Expr:

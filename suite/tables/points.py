@@ -97,7 +97,7 @@ def points_of(table: Table, request: FitRequest, form: Form) -> TablePoints:
         grouped=request.group is not None,
         held_out=held_out(table, request.hold_out),
         row=frame[ROW].to_numpy(),
-        warnings=tuple(_noticed(request, form, loss)),
+        warnings=(*_unfinished(table), *_noticed(request, form, loss)),
     )
     if request.final:
         points = _final(points, request.final)
@@ -120,6 +120,21 @@ def _check_positive(table: Table, values: Array, column: str, option: str) -> No
         f"positive finite values: {cure}",
         key=option,
     )
+
+
+def _unfinished(table: Table) -> list[str]:
+    """Runs among those tracked that have not finished, by their status."""
+    if not table.tracked:
+        return []
+    runs = table.frame.select("run_id", "status").unique()
+    others = runs.filter(pl.col("status") != "FINISHED").group_by("status").len().sort("status")
+    if others.is_empty():
+        return []
+    listed = ", ".join(f"{count} {status}" for status, count in others.iter_rows())
+    return [
+        f"of {len(runs)} runs some have not finished ({listed}): leave them out with "
+        "--where \"status == 'FINISHED'\" unless they are meant"
+    ]
 
 
 def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:

@@ -28,12 +28,14 @@ class Table:
         digest: SHA-256 of the file; empty for what is no file.
         frame: the columns, and ``ROW``, the number of each row in it.
         place: how messages call the row of that number, such as ``line 17 of runs.csv``.
+        tracked: the rows are points of tracked runs, with their ``run_id`` and ``status``.
     """
 
     name: str
     digest: str
     frame: pl.DataFrame
     place: Callable[[int], str]
+    tracked: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -154,6 +156,8 @@ def _listed(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 30} more" if len(names) > 30 else "")
 
 
-def from_frame(name: str, frame: pl.DataFrame, place: Callable[[int], str]) -> Table:
+def from_frame(
+    name: str, frame: pl.DataFrame, place: Callable[[int], str], *, tracked: bool = False
+) -> Table:
     """A table that comes from no file."""
-    return Table(name=name, digest="", frame=_numbered(frame), place=place)
+    return Table(name=name, digest="", frame=_numbered(frame), place=place, tracked=tracked)
