@@ -262,6 +262,8 @@ def test_repeated_data_from_the_command_line(
          "of params, tokens, and no other; got params"),
         ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
         ({}, ("--predict", "params=1e9,tokens=5e12,loops=2"), "got params, tokens, loops"),
+        ({}, ("--final", "0"), "argument --final: 0 is too few; give at least 1"),
+        ({}, ("--predict", "N=1e9,params=1e9,D=1"), "and no other; got N, params, D"),
         ({}, ("--predict", "params"), "'params' is not NAME=VALUE, such as tokens=5T"),
         ({}, ("--predict", "params=-1,tokens=1"), "'-1' is not a positive number"),
         ({}, ("--flops", "1e21", "--form", "tokens"), "--flops: C = 6 N D settles the cost of "
