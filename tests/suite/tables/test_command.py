@@ -220,7 +220,8 @@ def test_repeated_data_from_the_command_line(
         ({"loss": (3, 0.0)}, (), r"--loss: loss is 0 in line 5 of t.csv (1 such row of 24); a law"),
         ({"loss": (3, -2.0)}, (), r"loss is -2 in line 5"),
         ({"loss": (9, np.nan)}, (), r'loss is nan in line 11 of t.csv (1 such row of 24); a law '
-         'needs positive finite values, from 1e-100 to 1e100: correct them or leave them out with --where "loss > 0"'),
+         'needs positive finite values, from 1e-100 to 1e100: '
+         'correct them or leave them out with --where "loss > 0"'),
         ({"tokens": (0, np.inf)}, (), r'tokens is inf in line 2'),
         ({"loss": (4, None)}, (), r"loss is empty in line 6"),
         ({}, ("--loss", "los"), "has no column 'los' (did you mean 'loss'?); it has run, size"),
