@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        say("stopped; run the same command again to go on")
+        # only some commands keep what they have done so far, and say so themselves
+        say("stopped; run the same command again")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -88,7 +88,7 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
     )
     rows.add_argument(
         "--final",
-        type=_count,
+        type=_positive_count,
         default=0,
         metavar="K",
         help="one point a group: its last row by tokens, with the mean of its last K losses",
@@ -137,7 +137,7 @@ def add_fit_options(verb: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="loss to expect there, such as params=13e9,tokens=5T; a value for each variable of "
-        "the law, by its column or its own name; may be repeated",
+        "the law, by its column, its name or its letter; may be repeated",
     )
     ask.add_argument(
         "--flops",

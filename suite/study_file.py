@@ -33,7 +33,6 @@ _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 
 # pydantic's kinds of error in the words of a study file
 _ALLOWED = {
-    "dataclass_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
     "string_type": "text",
@@ -210,6 +209,8 @@ def _as_input_error(error: ValidationError) -> InputError:
 
 
 def _allowed(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "dataclass_type":
+        return f"a mapping with keys of {', '.join(_known_keys(problem['loc']))}"
     return _ALLOWED[problem["type"]].format(**problem.get("ctx", {}))
 
 

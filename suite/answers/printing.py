@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from suite.amounts import shown_amount
 from suite.answers.question import Place
+from suite.grids import print_grid
 from suite.laws.allocation import Allocation
 from suite.laws.intervals import Band, Interval
 from suite.laws.kept import KeptLaw
@@ -25,15 +25,14 @@ def print_law(console: Console, study: str, run_id: str, law: KeptLaw) -> None:
     """Which law answers, from how many cells, and its parameters."""
     console.print(text(law.law.formula), soft_wrap=True)
     _title(console, f"{law.form} of {study}, run {run_id}")
-    grid = Grid()
-    for name in ("symbol", "value", "95% interval", "unit"):
-        grid.add_column(name, justify="right" if name in ("value", "95% interval") else "left")
+    rows = []
     for symbol in law.law.symbols:
         found = law.interval(symbol.name)
         missing = "not identified" if symbol.name in law.unidentified else "-"
         ends = f"{found.lower:.4g} to {found.upper:.4g}" if found.identified else missing
-        grid.add_row(symbol.name, f"{found.estimate:.6g}", ends, text(symbol.unit))
-    console.print(grid)
+        rows.append([symbol.name, f"{found.estimate:.6g}", ends, symbol.unit])
+    names = ("symbol", "value", "95% interval", "unit")
+    print_grid(console, names, rows, left=("symbol", "unit"), wrapped="unit")
     console.print(
         f"fitted to {law.num_runs} cells, {len(law.resamples)} resamples; a run scatters about "
         f"the law by {law.noise['cell']:.2%}",
@@ -51,9 +50,7 @@ def print_losses(
         f"loss to expect of {first.label} (N = {shown_amount(first.parameters)}) after "
         f"D = {shown_amount(first.tokens)} tokens",
     )
-    grid = Grid()
-    for name in ("T_m", "loss", f"{band.level:.0%} interval", "FLOPs"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for row, place in enumerate(places):
         interval = Interval(
             estimate=float(band.estimate[row]),
@@ -61,22 +58,22 @@ def print_losses(
             upper=float(band.upper[row]),
             level=band.level,
         )
-        grid.add_row(
-            str(place.recurrence),
-            f"{interval.estimate:.4f}",
-            _ends(interval),
-            f"{flops[row]:.3g}",
+        rows.append(
+            [
+                str(place.recurrence),
+                f"{interval.estimate:.4f}",
+                _ends(interval),
+                f"{flops[row]:.3g}",
+            ]
         )
-    console.print(grid)
+    print_grid(console, ("T_m", "loss", f"{band.level:.0%} interval", "FLOPs"), rows)
 
 
 def print_allocation(console: Console, found: Allocation, *, loops: bool = True) -> None:
     """The best N and D at each recurrence; without ``loops`` there is only one choice."""
     _title(console, f"compute-optimal for {found.flops:.3g} FLOPs")
-    grid = Grid()
     names = ["N", "its interval", "D", "its interval", "loss", "its interval"]
-    for name in [*(["T_m"] if loops else []), *names, *(["best in"] if loops else [])]:
-        grid.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for choice in found.choices:
         marked = "*" if loops and choice is found.best else ""
         share = "-" if math.isnan(choice.best_share) else f"{choice.best_share:.0%}"
@@ -90,8 +87,8 @@ def print_allocation(console: Console, found: Allocation, *, loops: bool = True)
         ]
         if loops:
             row = [f"{marked}{choice.recurrence:g}", *row, share]
-        grid.add_row(*row)
-    console.print(grid)
+        rows.append(row)
+    print_grid(console, ["T_m", *names, "best in"] if loops else names, rows)
     if any(choice.at_end for choice in found.choices):
         console.print(
             "at end: the loss falls beyond the declared sizes without end; N is the outermost of "
@@ -115,23 +112,20 @@ def print_ranking(console: Console, target: Place, why: str, ranked: Sequence[Ra
         (f"the most for its FLOPs, of cells that remove {_WORTH:.0%} or more:", telling),
     ):
         console.print(title, soft_wrap=True)
-        grid = Grid()
-        grid.add_column("size", no_wrap=True)
-        for name in ("T_m", "D", "FLOPs", "variance removed", "left"):
-            grid.add_column(name, justify="right", no_wrap=True)
-        grid.add_column("", no_wrap=True)
-        for found in rows[:_SHOWN]:
-            cell = found.candidate
-            grid.add_row(
-                text(cell.size),
-                f"{cell.recurrence:g}",
-                shown_amount(cell.tokens),
-                f"{cell.flops:.3g}",
+        names = ("size", "T_m", "D", "FLOPs", "variance removed", "left", "")
+        cells = [
+            [
+                found.candidate.size,
+                f"{found.candidate.recurrence:g}",
+                shown_amount(found.candidate.tokens),
+                f"{found.candidate.flops:.3g}",
                 f"{found.removed:.1%}",
                 f"± {1.96 * found.deviation_left:.2%}",
-                cell.known,
-            )
-        console.print(grid)
+                found.candidate.known,
+            ]
+            for found in rows[:_SHOWN]
+        ]
+        print_grid(console, names, cells, left=("size", ""))
     console.print(
         "fitted: such a cell was, and this repeats it with another seed; held out: it was run, and "
         "kept from the fit",

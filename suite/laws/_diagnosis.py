@@ -13,6 +13,7 @@ from suite.laws.forms import Form
 
 _FEW_AGREE = 0.1
 _ILL_CONDITIONED = 1e10
+_FELT = 1e-4  # of the loss; a term that makes less difference than that is not felt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Diagnosis:
         at_bounds: symbols at a bound.
         at_upper_bounds: coefficients at the upper bound, whose terms are as steep as may be.
         condition_number: of the Gauss-Newton matrix.
+        felt: coefficients of the terms that make a difference between the points.
     """
 
     form: Form
@@ -42,6 +44,7 @@ class Diagnosis:
     at_bounds: tuple[str, ...]
     condition_number: float
     at_upper_bounds: tuple[str, ...] = ()
+    felt: tuple[str, ...] = ()
 
 
 def symbols_at_bounds(form: Form, problem: Problem, theta: Array) -> tuple[str, ...]:
@@ -61,6 +64,20 @@ def coefficients_at_upper_bounds(problem: Problem, theta: Array) -> tuple[str, .
         for name, bound in zip(problem.names, at_bound, strict=True)
         if bound and name in of_terms
     )
+
+
+def felt_coefficients(
+    form: Form, parameters: Mapping[str, float], columns: Mapping[str, Array]
+) -> tuple[str, ...]:
+    """Coefficients of the terms that change the loss from one point to another by 1e-4 of it."""
+    loss = form.log_prediction(parameters, columns)
+    found = []
+    for term in form.terms:
+        values = np.stack([columns[name] for name in term.variables])
+        share = np.exp(term.log_value(parameters, values) - loss)
+        if np.ptp(share) > _FELT:
+            found.append(term.symbols[0].name)
+    return tuple(found)
 
 
 def condition_number(problem: Problem, theta: Array) -> float:
@@ -153,6 +170,12 @@ def _at_bounds(facts: Diagnosis) -> list[str]:
                 f"{coefficient} of the term {term.formula} ended at the upper end of its range: "
                 f"the points show a steeper effect of {' and '.join(term.variables)} than a fit "
                 f"may take; look for a point far off or mixed units"
+            )
+        elif coefficient in named and coefficient in facts.felt:
+            sentences.append(
+                f"{coefficient} of the term {term.formula} ended at the lower end of its range, "
+                f"though some points feel the term: look for values of "
+                f"{' and '.join(term.variables)} far off from all others, or mixed units"
             )
         elif coefficient in named:
             sentences.append(

@@ -4,7 +4,9 @@ At each recurrence the budget leaves one choice, N, since D = C / FLOPs per toke
 are a power of N, so on each stretch between two declared sizes, the loss along that choice is
 smooth; the zero of its slope is found there, and the lowest of the stretches is the optimum.
 Beyond the declared sizes it is looked for only where the loss still falls at the outermost one:
-a law with shifts can promise anything of models far below those it was fitted to.
+a law with shifts can promise anything of models far below those it was fitted to. A sum of power
+laws in N and in D has its optimum somewhere, however far; a law of which one has vanished, or a
+shift has flattened, may have none.
 Approach 3 of Hoffmann et al. (arXiv 2203.15556) does so in closed form for C = 6 N D.
 """
 
@@ -32,6 +34,8 @@ _BEND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * _STEP**2)
 _MOST_STEPS = 60
 _STILL = 1e-10  # a step of Newton's method after which what is left is far less than this
 _AT_END = 1e-9
+_ROUNDING = 1e-11  # a relative slope, or difference, of losses that rounding may have made
+_VANISHED = 1e-8  # of the loss at every fitted point; such a term says nothing of far models
 _FEW_ENDLESS = 0.02  # fewer hardly move an end of a 95 % interval
 
 Places = NDArray[np.intp]
@@ -70,8 +74,8 @@ class Choice:
         tokens: D, likewise.
         loss: in nats at this N and D; its interval is that of the law there.
         best_share: share of the resamples in which this recurrence is the best; NaN without.
-        at_end: the loss falls beyond the declared sizes without end, as far as 1,000 times
-            their outermost one: N is that one, and no optimum.
+        at_end: the loss falls beyond the declared sizes without end, as far as there is one
+            parameter and one token: N is the outermost of these sizes, and no optimum.
         endless_share: share of the resamples of which the same is true; NaN without resamples.
     """
 
@@ -133,13 +137,13 @@ def allocate(law: KeptLaw, costs: Costs, flops: float, level: float = 0.95) -> A
     if not (np.isfinite(flops) and flops > 0):
         raise InputError(f"a budget of {flops:g} FLOPs; it must be positive and finite")
     form = law.law
-    found = optimum(form, law.parameters, costs, flops)
+    found = optimum(form, _without_vanished(law, law.parameters), costs, flops)
     columns = np.arange(len(costs.recurrences))
     log_n = np.log(found.parameters)
     at = costs.variables(log_n, columns, costs.segment_of(log_n), found.tokens)
     loss = law.predict(at, level)
     rows = [dict(zip(law.symbols, row, strict=True)) for row in law.resamples.tolist()]
-    others = [optimum(form, row, costs, flops) for row in rows]
+    others = [optimum(form, _without_vanished(law, row), costs, flops) for row in rows]
     bests = np.array([other.best for other in others])
 
     def interval(name: str, column: int) -> Interval:
@@ -175,11 +179,14 @@ def optimum(form: Form, parameters: Mapping[str, float], costs: Costs, flops: fl
     """The optimum at each recurrence for natural parameters by symbol; see ``allocate``."""
     edges = costs.edges
     shape = (len(costs.recurrences), len(edges) - 1)
+    # Beside a constant, what is left of the terms far away would be lost to rounding.
+    constant = form.constant.name if form.constant else None
+    reducible = {name: 0.0 if name == constant else value for name, value in parameters.items()}
 
     def loss(log_n: Array, column: Places, segment: Places) -> Array:
         tokens = flops / np.exp(costs.log_flops(log_n, column, segment))
         variables = costs.variables(log_n, column, segment, tokens)
-        return form.predict(parameters, variables).reshape(log_n.shape)
+        return form.predict(reducible, variables).reshape(log_n.shape)
 
     def around(log_n: Array, column: Places, segment: Places) -> Array:
         return loss(log_n[:, None] + _OFFSETS, column[:, None], segment[:, None])
@@ -188,8 +195,11 @@ def optimum(form: Form, parameters: Mapping[str, float], costs: Costs, flops: fl
     left, right = edges[segment], edges[segment + 1]
     # Most stretches fall or rise throughout, and have their lowest point at an end.
     at_left, at_right = around(left, column, segment), around(right, column, segment)
-    log_n = np.where(at_right[:, 2] < at_left[:, 2], right, left)
-    bowl = (at_left @ _SLOPE < 0) & (at_right @ _SLOPE > 0)
+    rise = at_right[:, 2] - at_left[:, 2]
+    noise = _ROUNDING * at_left[:, 2]
+    outwards = segment >= len(edges) - 1 - BEYOND  # which way a flat stretch is walked
+    log_n = np.where(np.where(np.abs(rise) > noise, rise < 0, outwards), right, left)
+    bowl = (at_left @ _SLOPE < -noise) & (at_right @ _SLOPE > noise)
     log_n[bowl] = _lowest(
         lambda middle: around(middle, column[bowl], segment[bowl]), left[bowl], right[bowl]
     )
@@ -199,12 +209,42 @@ def optimum(form: Form, parameters: Mapping[str, float], costs: Costs, flops: fl
     best, at_end = (np.array(part) for part in zip(*found, strict=True))
     lane = np.arange(shape[0])
     chosen = costs.segment_of(best)
+    log_d = np.log(flops) - costs.log_flops(best, lane, chosen)
+    # Less than one parameter or one token is no model: what lies beyond is no optimum either.
+    absurd = ~at_end & ((best < 0) | (log_d < 0))
+    best = np.where(absurd, np.clip(best, edges[BEYOND], edges[-1 - BEYOND]), best)
+    chosen = costs.segment_of(best)
+    tokens = flops / np.exp(costs.log_flops(best, lane, chosen))
     return Optimum(
         parameters=np.exp(best),
-        tokens=flops / np.exp(costs.log_flops(best, lane, chosen)),
-        loss=loss(best, lane, chosen),
-        at_end=at_end,
+        tokens=tokens,
+        loss=form.predict(parameters, costs.variables(best, lane, chosen, tokens)),
+        at_end=at_end | absurd,
     )
+
+
+def _without_vanished(law: KeptLaw, parameters: Mapping[str, float]) -> dict[str, float]:
+    """Parameters with the coefficients of terms at 0 that no fitted point feels."""
+    kept = dict(parameters)
+    if not law.points:
+        return kept
+    names = {"parameters": "parameters", "tokens": "tokens", "recurrence": "recurrence"}
+    names["step"] = "recurrence"
+    columns = {
+        name: np.array([float(point[key]) for point in law.points])  # type: ignore[literal-required]
+        for name, key in names.items()
+    }
+    if all("looped" in point for point in law.points):
+        columns["parameters_recurrent"] = np.array([point["looped"] for point in law.points])
+        columns["parameters_once"] = columns["parameters"] - columns["parameters_recurrent"]
+    if not set(law.law.variables) <= columns.keys():
+        return kept
+    total = law.law.log_prediction(parameters, columns)
+    for term in law.law.terms:
+        value = term.log_value(parameters, np.stack([columns[name] for name in term.variables]))
+        if (value - total).max() < np.log(_VANISHED):
+            kept[term.symbols[0].name] = 0.0
+    return kept
 
 
 def _lowest(around: Callable[[Array], Array], low: Array, high: Array) -> Array:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from suite.errors import InputError
 from suite.laws._terms import Array
 
-_FARTHEST = np.log(1e3)  # how far beyond the outermost sizes, as a factor of N, costs reach
-BEYOND = 6
+_FARTHEST = np.log(1e30)  # how far beyond the outermost sizes, as a factor of N, costs reach
+BEYOND = 60
 """Stretches of log N on either side of the declared sizes."""
 
 
@@ -102,9 +102,9 @@ class Costs:
         if self.looped is not None:
             odds = np.log(self.looped) - np.log(self.parameters - self.looped)
             share = self._line(odds[:, None], log_n, np.zeros_like(column), segment, 0.0)
-            looped = found["parameters"] / (1.0 + np.exp(-share))
-            found["parameters_recurrent"] = looped
-            found["parameters_once"] = found["parameters"] - looped
+            # in logarithms, so that far from the sizes neither part is rounded to nothing
+            found["parameters_recurrent"] = np.exp(log_n - np.logaddexp(0.0, -share))
+            found["parameters_once"] = np.exp(log_n - np.logaddexp(0.0, share))
         return found
 
     def _line(

@@ -15,6 +15,7 @@ from suite.laws._diagnosis import (
     coefficients_at_upper_bounds,
     condition_number,
     diagnose,
+    felt_coefficients,
     symbols_at_bounds,
     unidentified,
 )
@@ -125,9 +126,10 @@ def describe(found: Search) -> Fit:
     agrees = best.agreeing(_AGREEMENT)
     at_bounds = symbols_at_bounds(found.form, problem, theta)
     condition = condition_number(problem, theta)
+    parameters = natural(found.form, problem, theta)
     return Fit(
         form=found.form,
-        parameters=natural(found.form, problem, theta),
+        parameters=parameters,
         objective=float(best.minima.objective[best.chosen]),
         num_points=len(found.loss),
         num_starts=found.starts,
@@ -147,6 +149,7 @@ def describe(found: Search) -> Fit:
                 at_bounds=at_bounds,
                 condition_number=condition,
                 at_upper_bounds=coefficients_at_upper_bounds(problem, theta),
+                felt=felt_coefficients(found.form, parameters, found.columns),
             )
         ),
     )

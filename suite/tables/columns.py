@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,27 @@ def _values(table: Table, name: str, option: str) -> Array:
         raise InputError(
             f"{name} is {'empty' if seen is None else repr(seen)} in "
             f"{table.place(table.frame[ROW][first])} ({_such_rows(int(lost.sum()), len(column))}); "
-            "a number is needed",
+            f"a number is needed: {leaving_out(table, name, f'{name} > 0')}",
             key=option,
         )
     return cast.to_numpy().astype(np.float64)
+
+
+def leaving_out(table: Table, name: str, condition: str) -> str:
+    """What to do about rows whose value in a column, or a product, will not do.
+
+    Args:
+        table: the table.
+        name: the column, or a product of columns.
+        condition: a filter that such rows do not pass.
+    """
+    if name not in table.columns:
+        return "correct them or leave them out with --where"
+    try:
+        parse_filter(condition, key="--where")
+    except InputError:
+        return "correct them, or rename the column to one word and leave them out with --where"
+    return f'correct them or leave them out with --where "{condition}"'
 
 
 def _such_rows(count: int, total: int) -> str:
@@ -77,6 +95,8 @@ def _such_rows(count: int, total: int) -> str:
 
 def keep(table: Table, where: Sequence[str]) -> Table:
     """The rows that pass all filters such as ``loss > 0``; an empty or NaN value passes none.
+
+    Nor does text pass a comparison with a number, in a column where some cells are numbers.
 
     Raises:
         InputError: a filter has another form or names an absent column, or no row passes.
@@ -89,7 +109,7 @@ def keep(table: Table, where: Sequence[str]) -> Table:
             f"none of the {len(table.frame)} rows of {table.name} passes {' and '.join(where)}",
             key="--where",
         )
-    return Table(name=table.name, digest=table.digest, frame=frame, place=table.place)
+    return replace(table, frame=frame)
 
 
 def passes(table: Table, text: str, option: str) -> pl.Expr:
@@ -102,6 +122,11 @@ def passes(table: Table, text: str, option: str) -> pl.Expr:
 def _expression(table: Table, found: RowFilter, option: str) -> pl.Expr:
     dtype = table.frame.schema[found.column]
     is_text = isinstance(found.literal, str)
+    column = pl.col(found.column)
+    if dtype == pl.String and not is_text:
+        numeric = table.frame[found.column].cast(pl.Float64, strict=False)
+        if numeric.is_not_null().any():
+            column, dtype = column.cast(pl.Float64, strict=False), pl.Float64()
     if not (dtype == pl.String if is_text else dtype.is_numeric()):
         raise InputError(
             f"the column {found.column!r} holds {'no text' if is_text else 'no numbers'}, which "
@@ -109,7 +134,6 @@ def _expression(table: Table, found: RowFilter, option: str) -> pl.Expr:
             "numbers with a number",
             key=option,
         )
-    column = pl.col(found.column)
     expression = _COMPARE[found.comparison](column, found.literal)
     if dtype.is_float():
         expression = expression & column.is_not_nan()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,22 +22,37 @@ RESULT, POINTS = "fit.json", "points.csv"
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a place that holds anything but an earlier fit, which would be replaced.
+    """Refuse a place that cannot be written or holds anything but an earlier fit.
+
+    An earlier fit would be replaced.
 
     Raises:
-        InputError: naming it.
+        InputError: naming what is in the way.
     """
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise InputError(f"{out} is not a folder", key="--out")
-    if out.is_dir() and any(out.iterdir()) and not _is_fit(out):
+    if out.is_symlink():
         raise InputError(
-            f"the folder {out} is not empty and holds no earlier fit; choose another", key="--out"
+            f"{out} is a symbolic link, which would be replaced and not followed; give the folder "
+            f"itself, {out.resolve()}",
+            key="--out",
         )
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is not a folder", key="--out")
+    if out.is_dir() and any(out.iterdir()):
+        _check_fit(out)
     beside = out.absolute().parent
     while not beside.exists():
         beside = beside.parent
     if not beside.is_dir():
         raise InputError(f"{beside} is not a folder", key="--out")
+    trial = beside / f".{out.absolute().name}.{uuid4().hex}.part"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise InputError(
+            f"nothing can be written into {beside} ({error.strerror or error}); choose another",
+            key="--out",
+        ) from error
 
 
 def write_folder(outcome: Outcome, figures: Mapping[str, Figure], out: Path) -> None:
@@ -48,8 +66,10 @@ def write_folder(outcome: Outcome, figures: Mapping[str, Figure], out: Path) -> 
     out = out.absolute()
     fresh = out.with_name(f".{out.name}.{uuid4().hex}.part")
     former = out.with_name(f".{out.name}.{uuid4().hex}.old")
+    lock: int | None = None
     try:
         fresh.mkdir(parents=True)
+        lock = _locked(fresh)
         for name, figure in figures.items():
             style.save(figure, fresh / f"{name}.png", fresh / f"{name}.svg")
         points_table(outcome).write_csv(fresh / POINTS)
@@ -57,6 +77,7 @@ def write_folder(outcome: Outcome, figures: Mapping[str, Figure], out: Path) -> 
         if out.exists():
             out.rename(former)
         fresh.rename(out)
+        _remove_leftovers(out)
     except OSError as error:
         raise SuiteError(
             f"{out} cannot be written ({error.strerror or error}); choose another --out"
@@ -66,16 +87,55 @@ def write_folder(outcome: Outcome, figures: Mapping[str, Figure], out: Path) -> 
             former.rename(out)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(former, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
-def _is_fit(out: Path) -> bool:
-    """Whether every file in the folder is one that a fit writes."""
+def _locked(folder: Path) -> int | None:
+    """A descriptor that marks the folder as being written, unless another has done so.
+
+    The mark goes with the process that holds it, however that ends.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)  # another holds it, or the file system knows no locks
+        return None
+    return descriptor
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove what writers of this very folder have left that were killed."""
+    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{32}}\.(part|old)")
+    for left in [path for path in out.parent.iterdir() if name.fullmatch(path.name)]:
+        if left.is_symlink() or not left.is_dir():
+            continue
+        lock = _locked(left)
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _check_fit(out: Path) -> None:
+    """Refuse a folder in which another file lies than those that a fit writes."""
+    ours = {RESULT, POINTS} | {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")}
+    foreign = sorted({path.name for path in out.iterdir()} - ours)
     try:
         found = json.loads((out / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    ours = {RESULT, POINTS} | {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")}
-    return isinstance(found, dict) and "law" in found and {p.name for p in out.iterdir()} <= ours
+        found = None
+    if not (isinstance(found, dict) and "law" in found):
+        raise InputError(
+            f"the folder {out} is not empty and holds no earlier fit; choose another", key="--out"
+        )
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise InputError(
+            f"the folder {out} holds an earlier fit and {foreign[0]!r}{more}, which would be lost; "
+            "move that elsewhere or choose another folder",
+            key="--out",
+        )
 
 
 FIGURES = ("parity", "residuals", "curves", "contours", "law")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from suite.corpora.filters import parse_filter
 from suite.errors import InputError
 from suite.laws.forms import VARIABLES, Form, flat_term, get_form
-from suite.tables.columns import Array, held_out, keep, numbers
+from suite.tables.columns import Array, held_out, keep, leaving_out, numbers
 from suite.tables.request import OPTIONS, FitRequest
 from suite.tables.sources import ROW, Table
 
+_EXTREME = 1e100  # beyond it, or below its inverse, products of a fit leave the floating range
+_FAR = 1e5  # a factor from all other values of a column that a measurement hardly lies away
+_FEW_SPARE = 2  # points more than parameters, with which almost any law fits
 _PERPLEXITY = 15.0  # nats; the loss of a uniform guess over three million tokens
 
 
@@ -98,41 +100,80 @@ def points_of(table: Table, request: FitRequest, form: Form) -> TablePoints:
         grouped=request.group is not None,
         held_out=held_out(table, request.hold_out),
         row=frame[ROW].to_numpy(),
-        warnings=tuple(_noticed(request, form, loss)),
+        warnings=(*_unfinished(table), *_noticed(request, form, loss)),
     )
     if request.final:
         points = _final(points, request.final)
     if request.drop_highest:
         points = _without_highest(points, request.drop_highest)
     _check_left(points, request, form)
-    return points
+    said = [*_outliers(table, points, request), *_hardly_more_than(points, request, form)]
+    return replace(points, warnings=(*points.warnings, *said))
+
+
+def _outliers(table: Table, points: TablePoints, request: FitRequest) -> list[str]:
+    """Fitted values that lie far from all others of their column, with their rows."""
+    kept = ~points.held_out
+    columns = {request.column(name): values[kept] for name, values in points.variables.items()}
+    columns[request.loss] = points.loss[kept]
+    sentences = []
+    for column, values in columns.items():
+        order = np.argsort(values, kind="stable")
+        far = np.concatenate([[True], np.diff(np.log(values[order])) >= np.log(_FAR), [True]])
+        alone = order[far[:-1] & far[1:]]
+        if len(values) > 1 and len(alone):
+            first = int(alone.min())
+            more = f", and {len(alone) - 1} more so" if len(alone) > 1 else ""
+            sentences.append(
+                f"{column} is {values[first]:g} in {table.place(points.row[kept][first])}, "
+                f"{_FAR:,.0f} times or more away from all others{more}: correct it or leave it "
+                "out with --where if it is no such measurement"
+            )
+    return sentences
+
+
+def _hardly_more_than(points: TablePoints, request: FitRequest, form: Form) -> list[str]:
+    """Say where a fit would be as good whatever the points."""
+    left, free = int((~points.held_out).sum()), len(form.symbols) - len(request.fixed)
+    if left > free + _FEW_SPARE:
+        return []
+    exact = "exact" if left == free else "nearly exact"
+    return [
+        f"{left} points are fitted with {free} parameters: the fit is {exact} whatever the law, "
+        "and says nothing of its errors"
+    ]
 
 
 def _check_positive(table: Table, values: Array, column: str, option: str) -> None:
-    bad = ~(np.isfinite(values) & (values > 0))
+    bad = ~((values >= 1 / _EXTREME) & (values <= _EXTREME))
     if not bad.any():
         return
     first = int(np.argmax(bad))
-    condition = f"{column} < 1e300" if np.isposinf(values[first]) else f"{column} > 0"
-    cure = f'correct them or leave them out with --where "{condition}"'
-    if column not in table.columns:
-        cure = "correct them or leave them out with --where"
-    elif not _is_filter(condition):
-        cure = "correct them, or rename the column to one word and leave them out with --where"
+    condition = f"{column} > 0"
+    if values[first] > 0:
+        condition = f"{column} < 1e100" if values[first] > 1 else f"{column} > 1e-100"
+    cure = leaving_out(table, column, condition)
     raise InputError(
         f"{column} is {values[first]:g} in {table.place(table.frame[ROW][first])} "
         f"({int(bad.sum())} such row{'s' if bad.sum() > 1 else ''} of {len(values)}); a law needs "
-        f"positive finite values: {cure}",
+        f"positive finite values, from 1e-100 to 1e100: {cure}",
         key=option,
     )
 
 
-def _is_filter(text: str) -> bool:
-    try:
-        parse_filter(text, key="--where")
-    except InputError:
-        return False
-    return True
+def _unfinished(table: Table) -> list[str]:
+    """Runs among those tracked that have not finished, by their status."""
+    if not table.tracked:
+        return []
+    runs = table.frame.select("run_id", "status").unique()
+    others = runs.filter(pl.col("status") != "FINISHED").group_by("status").len().sort("status")
+    if others.is_empty():
+        return []
+    listed = ", ".join(f"{count} {status}" for status, count in others.iter_rows())
+    return [
+        f"of {len(runs)} runs some have not finished ({listed}): leave them out with "
+        "--where \"status == 'FINISHED'\" unless they are meant"
+    ]
 
 
 def _noticed(request: FitRequest, form: Form, loss: Array) -> list[str]:

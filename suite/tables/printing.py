@@ -6,8 +6,8 @@ import math
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
 
+from suite.grids import print_grid
 from suite.laws.fit import Fit
 from suite.laws.intervals import Interval
 from suite.tables.outcome import Outcome
@@ -19,7 +19,8 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     fit = outcome.fit
     console.print(_text(fit.form.formula), soft_wrap=True)
-    console.print(_parameters(outcome))
+    console.print(f"{_text(fit.form.name)} on {_text(outcome.table.name)}", soft_wrap=True)
+    _print_parameters(console, outcome)
     for label, text in _facts(outcome):
         console.print(f"{label:<18}{_text(text)}", soft_wrap=True)
     for sentence in [*_profiles(outcome), *_comparison(outcome), *_answers(outcome)]:
@@ -28,30 +29,23 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
         console.print(f"warning: {_text(warning)}", soft_wrap=True)
 
 
-def _parameters(outcome: Outcome) -> Grid:
+def _print_parameters(console: Console, outcome: Outcome) -> None:
     fit, intervals = outcome.fit, outcome.intervals
-    grid = Grid(title=f"{_text(fit.form.name)} on {_text(outcome.table.name)}")
-    grid.title_justify = "left"
-    grid.add_column("symbol", no_wrap=True)
-    grid.add_column("value", justify="right", no_wrap=True)
-    if intervals:
-        grid.add_column(f"{intervals.level:.0%} interval", justify="right", no_wrap=True)
-    grid.add_column("unit", no_wrap=True, overflow="ellipsis")
-    if fit.at_bounds or outcome.request.fixed:
-        grid.add_column("", no_wrap=True)
+    level = f"{intervals.level:.0%} interval" if intervals else "interval"
+    rows = []
     for symbol in fit.form.symbols:
-        row = [symbol.name, number(fit.parameters[symbol.name])]
+        ends = ""
         if intervals:
             low, high = intervals.ends[symbol.name]
             known = math.isfinite(low) and math.isfinite(high)
             unknown = "" if symbol.name in outcome.request.fixed else "not identified"
-            row.append(f"{number(low)} to {number(high)}" if known else unknown)
+            ends = f"{number(low)} to {number(high)}" if known else unknown
         note = "bound" if symbol.name in fit.at_bounds else ""
         if symbol.name in outcome.request.fixed:
             note = "fixed"
-        row += [_text(symbol.unit), note]
-        grid.add_row(*row[: len(grid.columns)])
-    return grid
+        rows.append([symbol.name, number(fit.parameters[symbol.name]), ends, symbol.unit, note])
+    names = ("symbol", "value", level, "unit", "")
+    print_grid(console, names, rows, left=("symbol", "unit", ""), wrapped="unit")
 
 
 def _facts(outcome: Outcome) -> list[tuple[str, str]]:

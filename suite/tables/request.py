@@ -143,7 +143,8 @@ class FitRequest:
         Raises:
             InputError: a value for a variable of the law is missing, or belongs to none.
         """
-        names = {name: name for name in form.variables}
+        names = {VARIABLES[name].letter: name for name in form.variables}
+        names |= {name: name for name in form.variables}
         names |= {self.column(name): name for name in form.variables}
         found = []
         for asked in self.predict:

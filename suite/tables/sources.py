@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 import hashlib
@@ -16,6 +17,7 @@ import polars as pl
 from suite.errors import InputError
 
 ROW = "__row"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 
 
@@ -28,12 +30,14 @@ class Table:
         digest: SHA-256 of the file; empty for what is no file.
         frame: the columns, and ``ROW``, the number of each row in it.
         place: how messages call the row of that number, such as ``line 17 of runs.csv``.
+        tracked: the rows are points of tracked runs, with their ``run_id`` and ``status``.
     """
 
     name: str
     digest: str
     frame: pl.DataFrame
     place: Callable[[int], str]
+    tracked: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -76,6 +80,10 @@ def read_table(path: Path) -> Table:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if path.suffix.lower() != ".parquet" and content.startswith(_UTF_16):
+        raise InputError(
+            f"{path} is text in UTF-16; save it as UTF-8, such as with iconv -f UTF-16 -t UTF-8"
+        )
     suffix = path.suffix.lower()
     try:
         if suffix == ".parquet":
@@ -108,6 +116,12 @@ def _row_place(path: Path) -> Callable[[int], str]:
 def _read_separated(
     content: bytes, path: Path, separator: str
 ) -> tuple[pl.DataFrame, Callable[[int], str]]:
+    head = next(csv.reader(io.StringIO(content.decode("utf-8-sig")), delimiter=separator), [])
+    twice = [name for name in dict.fromkeys(head) if name and head.count(name) > 1]
+    if twice:
+        raise InputError(
+            f"{path} has {head.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
+        )
     frame = pl.read_csv(content, separator=separator, infer_schema_length=None)
     if len(frame.columns) == 1 and any(mark in frame.columns[0] for mark in ";\t|"):
         raise InputError(
@@ -133,6 +147,10 @@ def _read_separated(
 
 
 def _read_lines(content: bytes, path: Path) -> tuple[pl.DataFrame, Callable[[int], str]]:
+    if content.decode("utf-8-sig").lstrip().startswith("["):
+        raise InputError(
+            f"{path} is one JSON array; write one object a line, such as with jq -c '.[]'"
+        )
     rows, numbers = [], []
     for number, line in enumerate(content.decode("utf-8-sig").split("\n"), start=1):
         if not line.strip():
@@ -154,6 +172,8 @@ def _listed(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 30} more" if len(names) > 30 else "")
 
 
-def from_frame(name: str, frame: pl.DataFrame, place: Callable[[int], str]) -> Table:
+def from_frame(
+    name: str, frame: pl.DataFrame, place: Callable[[int], str], *, tracked: bool = False
+) -> Table:
     """A table that comes from no file."""
-    return Table(name=name, digest="", frame=_numbered(frame), place=place)
+    return Table(name=name, digest="", frame=_numbered(frame), place=place, tracked=tracked)

@@ -59,7 +59,7 @@ def tracked_table(reader: Reader, experiment: str, loss: str) -> Table:
         name, run_id, step = names[row]
         return f"run {name or run_id} at step {step}"
 
-    return from_frame(experiment, frame, place)
+    return from_frame(experiment, frame, place, tracked=True)
 
 
 def _column(key: str) -> str:

@@ -203,7 +203,7 @@ def test_wrong_arguments_show_the_usage_and_exit_code_2(
             1,
             "error: RuntimeError: out of memory\n(--debug shows where it came from)\n",
         ),
-        (KeyboardInterrupt(), 130, "stopped; run the same command again to go on\n"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again\n"),
     ],
 )
 def test_failures_have_their_exit_codes_and_no_traceback(
@@ -292,5 +292,5 @@ def test_sigterm_ends_a_command_with_a_word_and_the_usual_code(
         return 0
 
     monkeypatch.setitem(suite.cli._VERBS, "studies", waits)
-    assert run(capsys, "studies") == (130, "", "stopped; run the same command again to go on\n")
+    assert run(capsys, "studies") == (130, "", "stopped; run the same command again\n")
     assert signal.getsignal(signal.SIGTERM) is before

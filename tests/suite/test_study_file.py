@@ -93,6 +93,11 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ("corpora.prose=embedded", "corpora.prose", ['"embedded"', "a mapping"]),
     ("corpora=[prose]", "corpora", ['["prose"]', "a mapping"]),
     ("corpora.prose.where=score > 1", "corpora.prose.where", ['"score > 1"', "a list"]),
+    (
+        "law.hold_out=[wide]",
+        "law.hold_out",
+        ['["wide"]', "a mapping with keys of sizes, recurrences"],
+    ),
     ("law=looplm_total", "law", ['"looplm_total"', "a mapping"]),
     (
         "calibration.models[1].trust_remote_code=maybe",

@@ -131,7 +131,7 @@ def test_a_law_without_resamples_answers_without_intervals(
     code, out, err = suite_predict("--size", "374M", "--flops", "3e20", study=study)
     assert (code, err) == (0, "")
     assert "warning: the law was fitted without resamples, so there are no intervals; set" in out
-    assert [row[2] for row in rows_of(out)[-6:-3]] == ["-"] * 3
+    assert "its interval" not in out
     code, out, err = suite_predict("--next", study=study)
     assert code == 2
     assert "set law.resamples to 500" in err

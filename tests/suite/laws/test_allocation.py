@@ -53,8 +53,8 @@ def closed_form(p: dict[str, float], flops: float) -> tuple[float, float]:
     return g * budget ** (p["beta"] / total), budget ** (p["alpha"] / total) / g
 
 
-@pytest.mark.parametrize("flops", [1e18, 5.76e23, 1e27])
-def test_six_n_d_gives_the_closed_form(flops: float) -> None:
+@pytest.mark.parametrize("flops", [1e10, 1e18, 5.76e23, 1e26, 1e27, 1e30, 1e36])
+def test_six_n_d_gives_the_closed_form_however_far(flops: float) -> None:
     found = allocate(kept(CHINCHILLA, PLAIN), Costs.six_n(4e7, 1.6e10), flops).best
     n, d = closed_form(PLAIN, flops)
     assert found.parameters.estimate == pytest.approx(n, rel=1e-8)
@@ -182,6 +182,23 @@ def test_an_optimum_that_never_comes_is_said() -> None:
     found = allocate(kept(CHINCHILLA, endless), Costs.six_n(1e8, 1e9), 1e20).best
     assert found.at_end
     assert found.parameters.estimate == pytest.approx(1e9)
+
+
+def test_a_term_that_vanished_at_the_points_makes_no_optimum_far_away() -> None:
+    # The smallest slope that a fit may give, of a steep term: its optimum would be at N 9e4.
+    point = {"cell": "a", "size": "s", "recurrence": 1, "parameters": 1e8, "tokens": 1e10}
+    gone = {**PLAIN, "A": 1e-9 * 1e8**2, "alpha": 2.0}
+    for points, at_end in (((), False), ((point,), True)):
+        law = kept(CHINCHILLA, gone, points=points)
+        assert allocate(law, Costs.six_n(1e8, 1e9), 1e15).best.at_end == at_end
+
+
+def test_less_than_one_parameter_is_no_optimum() -> None:
+    law = kept(CHINCHILLA, {**PLAIN, "A": 1e-6})
+    found = allocate(law, Costs.six_n(1e8, 1e9), 1e18).best
+    assert closed_form({**PLAIN, "A": 1e-6}, 1e18)[0] < 1
+    assert found.at_end
+    assert found.parameters.estimate == pytest.approx(1e8)
 
 
 def test_resamples_without_an_optimum_are_counted_and_said() -> None:

@@ -64,6 +64,10 @@ def test_a_sound_fit_has_no_warning(sound: Diagnosis) -> None:
             {"at_bounds": ("C",), "at_upper_bounds": ("C",)},
             ["C of the term C/(T_m + t3)^gamma ended at the upper end of its range"],
         ),
+        (
+            {"at_bounds": ("A",), "felt": ("A",)},
+            ["though some points feel the term: look for values of parameters far off"],
+        ),
         # A vanished term grows with nothing.
         ({"terms": LOOPLM_TOTAL.directions[1], "at_bounds": ("C",)}, ["vanished"]),
     ],

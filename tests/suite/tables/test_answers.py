@@ -10,6 +10,7 @@ import pytest
 
 from suite.laws.forms import CHINCHILLA, DATA_CONSTRAINED
 from suite.laws.intervals import bootstrap
+from suite.tables.request import FitRequest
 
 SuiteFit = Callable[..., tuple[int, str, str]]
 FEW = ("--n", "params", "--starts", 4)
@@ -110,3 +111,11 @@ def test_intervals_do_not_change_which_answers_hang_on_what_two_sizes_leave_open
     )  # fmt: skip
     assert code == 0, err
     assert "warning: the answer hangs on A, alpha, which the points do not identify" in text
+
+
+def test_a_point_is_named_by_column_name_or_letter() -> None:
+    columns = {"parameters": "size", "tokens": "seen"}
+    place = {"parameters": 1e9, "tokens": 1e12}
+    for n, d in (("N", "D"), ("size", "D"), ("parameters", "seen")):
+        asked = FitRequest(columns=columns, predict=({n: 1e9, d: 1e12},))
+        assert asked.places(asked.law()) == (place,)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 from suite.errors import InputError
 from suite.tables.columns import held_out, keep, numbers
-from suite.tables.sources import Table, from_frame
+from suite.tables.sources import Table, from_frame, read_table
 
 
 @pytest.fixture
@@ -67,6 +68,22 @@ def test_what_is_no_number_is_named(text: str, message: str, table: Table) -> No
 )
 def test_filters_keep_rows_that_pass_all(where: list[str], kept: list[int], table: Table) -> None:
     assert keep(table, where).frame["n"].to_list() == kept
+
+
+@pytest.mark.parametrize("absent", ["nan", "NaN", "NA", "", "diverged"])
+def test_a_cell_that_is_no_number_passes_no_comparison_with_one(
+    absent: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"n,loss\n1,2.5\n2,{absent}\n3,3.5\n")
+    table = read_table(path)
+    for where in ("loss > 0", "loss != 0", "loss < 9"):
+        assert keep(table, [where]).frame["n"].to_list() == [1, 3]
+    assert numbers(keep(table, ["loss > 0"]), "loss", "--loss").tolist() == [2.5, 3.5]
+    assert held_out(table, ["loss >= 3"]).tolist() == [False, False, True]
+    if absent not in ("nan", "NaN"):
+        with pytest.raises(InputError, match='leave them out with --where "loss > 0"'):
+            numbers(table, "loss", "--loss")
 
 
 @pytest.mark.parametrize(

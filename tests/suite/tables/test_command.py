@@ -94,7 +94,7 @@ def test_a_folder_of_other_things_is_left_alone(
     assert suite_fit(runs_csv, *FEW, "--out", tmp_path / "fit")[0] == 0
     (tmp_path / "fit" / "notes.txt").write_text("on the fit")
     code, _, err = suite_fit(runs_csv, *FEW, "--out", tmp_path / "fit")
-    assert (code, "holds no earlier fit" in err) == (2, True)
+    assert (code, "an earlier fit and 'notes.txt'" in err) == (2, True)
     assert (out / "thesis.txt").read_text() == "years of work"
 
 
@@ -220,7 +220,8 @@ def test_repeated_data_from_the_command_line(
         ({"loss": (3, 0.0)}, (), r"--loss: loss is 0 in line 5 of t.csv (1 such row of 24); a law"),
         ({"loss": (3, -2.0)}, (), r"loss is -2 in line 5"),
         ({"loss": (9, np.nan)}, (), r'loss is nan in line 11 of t.csv (1 such row of 24); a law '
-         'needs positive finite values: correct them or leave them out with --where "loss > 0"'),
+         'needs positive finite values, from 1e-100 to 1e100: '
+         'correct them or leave them out with --where "loss > 0"'),
         ({"tokens": (0, np.inf)}, (), r'tokens is inf in line 2'),
         ({"loss": (4, None)}, (), r"loss is empty in line 6"),
         ({}, ("--loss", "los"), "has no column 'los' (did you mean 'loss'?); it has run, size"),
@@ -262,6 +263,8 @@ def test_repeated_data_from_the_command_line(
          "of params, tokens, and no other; got params"),
         ({}, ("--predict", "params=1e9,parameters=1e9,tokens=1"), "and no other; got params, "),
         ({}, ("--predict", "params=1e9,tokens=5e12,loops=2"), "got params, tokens, loops"),
+        ({}, ("--final", "0"), "argument --final: 0 is too few; give at least 1"),
+        ({}, ("--predict", "N=1e9,params=1e9,D=1"), "and no other; got N, params, D"),
         ({}, ("--predict", "params"), "'params' is not NAME=VALUE, such as tokens=5T"),
         ({}, ("--predict", "params=-1,tokens=1"), "'-1' is not a positive number"),
         ({}, ("--flops", "1e21", "--form", "tokens"), "--flops: C = 6 N D settles the cost of "

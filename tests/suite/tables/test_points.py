@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from suite.errors import InputError
 from suite.laws.fit import Fit
 from suite.laws.forms import CHINCHILLA
 from suite.tables.outcome import fit_table
@@ -123,3 +124,54 @@ def test_losses_of_held_out_rows_do_not_move_the_fit_by_a_bit(
 
     before, after = fitted(runs), fitted(changed)
     assert (after.parameters, after.objective) == (before.parameters, before.objective)
+
+
+def grid(odd: tuple[float, float, float], sizes: int = 5) -> Table:
+    """Points of a law, and one odd one as the last."""
+    rows = [
+        (n, d, 1.7 + 400 / n**0.34 + 1500 / d**0.37)
+        for n in (1e7, 3e7, 1e8, 3e8, 1e9)[:sizes]
+        for d in (1e9, 3e9, 1e10)
+    ]
+    frame = pl.DataFrame([*rows, odd], schema=["n", "d", "loss"], orient="row")
+    return from_frame("t", frame, lambda row: f"row {row + 1}")
+
+
+ASKED = FitRequest(columns={"parameters": "n", "tokens": "d"}, starts=8)
+
+
+@pytest.mark.parametrize("value", [1e300, 1e-300])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_values_that_no_fit_can_hold_are_refused_with_their_row(at: int, value: float) -> None:
+    odd = [1e8, 1e10, 1.9]
+    odd[at] = value
+    column = ("n", "d", "loss")[at]
+    side = "< 1e100" if value > 1 else "> 1e-100"
+    with pytest.raises(InputError, match=rf'{column} is .* in row 16 .*--where "{column} {side}"'):
+        points_of(grid((odd[0], odd[1], odd[2])), ASKED, CHINCHILLA)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [1e99, 1e40, 1e15, 1e1, 1e-40, 1e-99])
+def test_a_value_far_from_all_others_is_told_and_its_own_term_kept(n: float) -> None:
+    found = fit_table(grid((n, 1e10, 1.9)), ASKED, None).warnings
+    assert found[0].startswith(f"n is {n:g} in row 16, 100,000 times or more away from all others")
+    # Of a size far too small the term would be huge, so that it must indeed be nothing.
+    assert any("vanished" in sentence for sentence in found) == (n < 1)
+
+
+def test_values_that_others_are_near_are_not_told() -> None:
+    warnings = points_of(grid((9e13, 1e10, 1.9)), ASKED, CHINCHILLA).warnings
+    assert not any("away from all others" in sentence for sentence in warnings)
+
+
+@pytest.mark.parametrize(
+    ("drop", "said"),
+    [(8, ""), (9, "nearly exact"), (10, "nearly exact"), (11, "is exact")],
+)
+def test_few_points_more_than_parameters_are_told(drop: int, said: str) -> None:
+    asked = FitRequest(columns=ASKED.columns, drop_highest=drop)
+    warnings = points_of(grid((2e8, 2e10, 2.1)), asked, CHINCHILLA).warnings
+    told = [sentence for sentence in warnings if "says nothing of its errors" in sentence]
+    assert bool(told) == bool(said)
+    assert all(said in sentence for sentence in told)

@@ -61,7 +61,7 @@ def test_rows_of_other_formats_are_counted_from_one(tmp_path: Path) -> None:
         ("t.csv", "n,loss\n1,2,3\n", r"t.csv is no csv table: found more fields"),
         ("t.parquet", "junk", r"t.parquet is no parquet table"),
         ("t.jsonl", '{"n": 1}\n{"n": \n', r"line 2 of t.jsonl is no JSON"),
-        ("t.jsonl", "[1]\n", r"line 1 of t.jsonl is no JSON object"),
+        ("t.jsonl", "1\n", r"line 1 of t.jsonl is no JSON object"),
         ("t.jsonl", "\n", r"t.jsonl has no rows"),
     ],
 )
@@ -97,3 +97,20 @@ def test_any_json_lines_are_read_or_refused_in_words(
         assert "t.jsonl" in str(error)  # noqa: PT017
     else:
         assert len(table.frame) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "n,loss\n1,2\n".encode("utf-16"), "is text in UTF-16; save it as UTF-8"),
+        ("t.jsonl", b' [{"n": 1}]', "is one JSON array; write one object a line"),
+        ("t.csv", b"n,loss,n\n1,2,3\n", "has 2 columns 'n'; give each a name of its own"),
+    ],
+)
+def test_files_of_another_kind_are_told_the_cure(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_table(path)

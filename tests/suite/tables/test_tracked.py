@@ -76,6 +76,16 @@ def test_runs_of_others_are_fitted_under_their_own_names(
     assert found["table"]["sha256"] is None
 
 
+def test_runs_that_have_not_finished_are_told(
+    foreign: Home, suite_fit: Callable[..., tuple[int, str, str]]
+) -> None:
+    asked = ["--from-mlflow", "theirs", "--home", foreign.root, "--loss", "eval/loss"]
+    asked += ["--n", "model/size", "--starts", 2]
+    said = "warning: of 3 runs some have not finished (1 FAILED): leave them out with --where "
+    assert said + "\"status == 'FINISHED'\"" in suite_fit(*asked)[1]
+    assert "not finished" not in suite_fit(*asked, "--where", "status == 'FINISHED'")[1]
+
+
 def test_runs_are_chosen_by_status(
     foreign: Home, suite_fit: Callable[..., tuple[int, str, str]]
 ) -> None:
