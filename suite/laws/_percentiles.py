@@ -111,10 +111,10 @@ def percentile_band(estimate: Array, values: Array, num_runs: int, level: float)
     91.5 - 95.5 %. Where offsets drown the step noise (1 % and .3 %) these tails covered 94 - 98 %
     of E, alpha and predictions, plain ones 91 - 97.5 %; both always covered beta, too wide.
 
-    With these tails and every parameter that the points identify, 200 data sets covered 95.0 - 98.0 %
-    of all of ``chinchilla`` (A and B, too) and 95.5 - 98.5 % of ``looplm_total`` but for A, t1 and
-    alpha: these trade against each other, run into the bounds of their ranges, and were always
-    covered.
+    Of every parameter that the points identify, and of predictions, these tails covered
+    95.0 - 98.0 % in 200 data sets of ``chinchilla`` (A and B, too) and 95.5 - 98.5 % in as many of
+    ``looplm_total``, but for its A, t1 and alpha: these trade against each other, run into the
+    bounds of their ranges, and were always covered.
 
     Args:
         estimate: values in the fit of the original points [values].
