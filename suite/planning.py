@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lightning_modules.kv.footprint import BLOCKS, EXACT_MATRICES
+from lightning_modules.kv_footprint import BLOCKS, EXACT_MATRICES
 from lightning_modules.looplm.sizes import (
     Shape,
     count_parameters,

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lightning_modules.kv.basis import Basis
 from lightning_modules.kv.eigen import iterated_eigenpairs, leading_eigenpairs
-from lightning_modules.kv.footprint import EXACT_MATRICES
 from lightning_modules.kv.moments import CentredMoments
 from lightning_modules.kv.orthonormal import normalised, orthonormal
 from lightning_modules.kv.placement import SymmetricProduct
+from lightning_modules.kv_footprint import EXACT_MATRICES
 from suite.errors import InputError
 
 Device = torch.device | str | None

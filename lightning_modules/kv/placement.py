@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lightning_modules.kv.footprint import BLOCKS
+from lightning_modules.kv_footprint import BLOCKS
 
 # Bytes of a panel on its way to the device: large enough to hide the transfer's latency.
 _PANEL_BYTES = 1 << 30
