@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/suite run demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile --cov=suite --cov=lightning_modules --cov=tuning --cov-report=term:skip-covered --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
