@@ -34,7 +34,6 @@ SEED = 0
 # Powers by which deviations fall with their number, and means beside the first deviation.
 KINDS = {"key": (0.75, 3.0), "value": (0.45, 0.3)}
 EVALUATED = ("same", "other")
-LEAST_RATIO = {"float64": 8, "float32": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +83,13 @@ def rows(kind: str, count: int, turned: Tensor, *, seed: int, stretch: float = 0
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("size", [*SIZES])
-def test_the_error_grid_is_faster_than_svd_lowrank(
+def test_the_error_grid_is_eight_times_faster_than_svd_lowrank(
     size: str, precision: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours is float64 throughout; rows are stored in the precision that is named.
 
-    Equal errors need equal precision. In float32 those of svd_lowrank itself are off by 1e-5 and
-    more, and take half the time.
+    In float32 svd_lowrank takes half the time, its own errors are off by 1e-5 and more, and the
+    factor is not reached yet.
     """
     shape, dtype = SIZES[size], getattr(torch, precision)
     turned = directions(shape.width)
@@ -131,7 +130,7 @@ def test_the_error_grid_is_faster_than_svd_lowrank(
         )
     # float32 leaves svd_lowrank itself no more digits
     assert worst < (1e-6 if precision == "float64" else 1e-4)
-    assert ratio >= LEAST_RATIO[precision]
+    assert ratio >= 8
 
 
 def _from_rows(

@@ -187,20 +187,27 @@ def test_a_law_that_is_not_identified_says_so(suite_fit: SuiteFit, tmp_path: Pat
     assert "warning: recurrence has 3 levels and the law spends 4 parameters on it" in text
 
 
-@pytest.mark.parametrize(("fixed", "words"), [(False, 0), (True, 5)])
-def test_repeated_data_from_the_command_line(
-    fixed: bool, words: int, suite_fit: SuiteFit, tmp_path: Path
-) -> None:
-    truth = {
-        "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
-    }  # fmt: skip
-    rng = np.random.default_rng(0)
+REPEATED = {
+    "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
+}  # fmt: skip
+
+
+def repeated_columns(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """60 runs that go over their data up to 44 times."""
     unique = 10 ** rng.uniform(8, 10.5, 60)
-    columns = {
+    return {
         "parameters": 10 ** rng.uniform(7.5, 10, 60),
         "tokens": unique * rng.choice([1, 2, 4, 16, 44], 60),
         "unique_tokens": unique,
     }
+
+
+@pytest.mark.parametrize(("fixed", "words"), [(False, 0), (True, 5)])
+def test_repeated_data_from_the_command_line(
+    fixed: bool, words: int, suite_fit: SuiteFit, tmp_path: Path
+) -> None:
+    truth, rng = REPEATED, np.random.default_rng(0)
+    columns = repeated_columns(rng)
     loss = DATA_CONSTRAINED.predict(truth, columns)
     pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
     plain = ("E", "A", "alpha", "B", "beta")
@@ -333,16 +340,8 @@ def test_agreement_is_that_of_the_best_direction(suite_fit: SuiteFit, tmp_path: 
 def test_repeated_data_have_intervals_over_runs(
     fixed: bool, suite_fit: SuiteFit, tmp_path: Path, plain_figures: None
 ) -> None:
-    truth = {
-        "E": 1.87, "A": 521.0, "alpha": 0.35, "B": 1488.0, "beta": 0.35, "R_D": 15.4, "R_N": 5.3
-    }  # fmt: skip
-    rng = np.random.default_rng(0)
-    unique = 10 ** rng.uniform(8, 10.5, 60)
-    columns = {
-        "parameters": 10 ** rng.uniform(7.5, 10, 60),
-        "tokens": unique * rng.choice([1, 2, 4, 16, 44], 60),
-        "unique_tokens": unique,
-    }
+    truth, rng = REPEATED, np.random.default_rng(0)
+    columns = repeated_columns(rng)
     loss = DATA_CONSTRAINED.predict(truth, columns) * np.exp(0.004 * rng.standard_normal(60))
     pl.DataFrame({**columns, "loss": loss}).write_csv(tmp_path / "t.csv")
     plain = ("E", "A", "alpha", "B", "beta")
